@@ -80,8 +80,7 @@ func TestAMissingCommandIsSaidToBeTheChecks(t *testing.T) {
 // TestABusyProgramIsAFailedAttempt that the next one makes good: somebody writes the file that is to be run.
 func TestABusyProgramIsAFailedAttempt(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile("/bin/true")
-	must.OK(t, err)
+	data := must.Read(t, "/bin/true")
 	file, err := os.OpenFile(t.TempDir()+"/busy", os.O_CREATE|os.O_WRONLY, 0o755)
 	must.OK(t, err)
 	t.Cleanup(func() { file.Close() })

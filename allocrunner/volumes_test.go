@@ -55,9 +55,7 @@ func mountedAt(destination string) func(*api.Task) {
 // volumeDir returns a directory that every user can reach, beside which a data directory can be.
 func volumeDir(t *testing.T) string {
 	t.Helper()
-	top, err := os.MkdirTemp("", "volumes")
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(top) })
+	top := must.ShortDir(t)
 	dir := filepath.Join(top, "data")
 	must.OK(t, errors.Join(os.Chmod(top, 0o711), os.Mkdir(dir, 0o755), os.Mkdir(filepath.Join(top, "taskapi"), 0o711),
 		os.WriteFile(filepath.Join(dir, "kept"), []byte("kept"), 0o644)))

@@ -1,7 +1,6 @@
 package auth_test
 
 import (
-	"os"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -247,8 +246,7 @@ func residentBytes(t *testing.T) int {
 	t.Helper()
 	debug.FreeOSMemory()
 	runtime.GC()
-	status, err := os.ReadFile("/proc/self/status")
-	must.OK(t, err)
+	status := must.Read(t, "/proc/self/status")
 	_, rest, _ := strings.Cut(string(status), "VmRSS:")
 	kib, err := strconv.Atoi(strings.Fields(rest)[0])
 	must.OK(t, err)

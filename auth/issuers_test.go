@@ -4,7 +4,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -29,8 +28,7 @@ var (
 
 func recorded(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/nomad/" + name)
-	must.OK(t, err)
+	text := must.Read(t, "testdata/nomad/"+name)
 	return strings.TrimSpace(string(text))
 }
 

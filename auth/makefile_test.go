@@ -1,7 +1,6 @@
 package auth_test
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,13 +11,11 @@ import (
 // TestMakefileRunsNoRaceTests: the tests that are not built with the race detector are those that the Makefile runs
 // without it.
 func TestMakefileRunsNoRaceTests(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
-	must.OK(t, err)
+	makefile := must.Read(t, "../Makefile")
 	if !strings.Contains(string(makefile), " -run 'Memory$$' ./auth\n") {
 		t.Error("the Makefile does not run the tests of ./auth whose names end in Memory")
 	}
-	source, err := os.ReadFile("norace_test.go")
-	must.OK(t, err)
+	source := must.Read(t, "norace_test.go")
 	names := regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllStringSubmatch(string(source), -1)
 	if len(names) == 0 {
 		t.Error("norace_test.go has no tests")

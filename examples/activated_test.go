@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestActivated runs activated.nomad.hcl, and restarts its server beside requests, none of which may fail.
@@ -18,9 +20,7 @@ func TestActivated(t *testing.T) {
 	}
 	bin := programs(t)
 	data, err := os.MkdirTemp("", "act") // short: sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(data) })
 	taskapi := func(args ...string) string {
 		t.Helper()
@@ -72,9 +72,7 @@ func TestActivated(t *testing.T) {
 			t.Errorf("restart does not wait until the server is ready:\n%s", out)
 		}
 		answer, err := http.Get("http://" + address) // of the next process
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		answer.Body.Close()
 	}
 	close(quit)

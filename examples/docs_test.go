@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 const root = ".."
@@ -21,10 +23,7 @@ func documents(t *testing.T) map[string]string {
 	}
 	texts := map[string]string{}
 	for _, path := range append(paths, docs...) {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Read(t, path)
 		texts[path] = string(text)
 	}
 	return texts
@@ -59,10 +58,7 @@ func TestReadmeFigures(t *testing.T) {
 // modulePath returns the path of this module.
 func modulePath(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, filepath.Join(root, "go.mod"))
 	line, _, _ := strings.Cut(string(text), "\n")
 	return strings.TrimPrefix(line, "module ")
 }
@@ -121,9 +117,7 @@ func TestContributing(t *testing.T) {
 		named[path] = true
 	}
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-C", root, "./...").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for pkg := range strings.FieldsSeq(string(out)) {
 		pkg = strings.TrimPrefix(pkg, "taskapi/")
 		if folder := filepath.Dir(pkg); !named[pkg] && !named[folder] && !named[filepath.Dir(folder)] {

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // programs returns the folder of taskapi and the demo's programs, which are built once, as `make build` does.
 func programs(t *testing.T) string {
 	t.Helper()
-	if err := buildPrograms(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, buildPrograms())
 	return bin
 }
 

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"taskapi/internal/must"
 )
 
 var (
@@ -95,11 +97,7 @@ func TestGuides(t *testing.T) {
 }
 
 func follow(t *testing.T, g guide, bin string, as *syscall.Credential) {
-	place, err := os.MkdirTemp("", "guide") // short: sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(place) })
+	place := must.ShortDir(t)
 	text := documents(t)[filepath.Join(root, "docs", g.page+".md")]
 	for _, port := range g.ports {
 		text = strings.ReplaceAll(text, port, freePort(t))
@@ -111,20 +109,12 @@ func follow(t *testing.T, g guide, bin string, as *syscall.Credential) {
 		}
 	}
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(filepath.Join(place, "examples"), os.DirFS(here)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, os.CopyFS(filepath.Join(place, "examples"), os.DirFS(here)))
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(place, name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(place, name), []byte(content), 0o644))
 	}
-	if err := os.Chmod(place, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(place, 0o755))
 	if as != nil {
 		err := filepath.WalkDir(place, func(path string, _ os.DirEntry, err error) error {
 			if err != nil {
@@ -132,9 +122,7 @@ func follow(t *testing.T, g guide, bin string, as *syscall.Credential) {
 			}
 			return os.Chown(path, int(as.Uid), int(as.Gid))
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	if g.setup != nil {
 		g.setup(t, place)
@@ -197,17 +185,13 @@ func guideScript(text, before string, isRoot bool) string {
 // withEtcd starts the etcd server whose address the page's settings have.
 func withEtcd(t *testing.T, place string) {
 	text, err := os.ReadFile(filepath.Join(place, "taskapi.hcl"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(string(text))
 	peer := "http://127.0.0.1:" + freePort(t)
 	cmd := exec.Command("etcd", "--data-dir", t.TempDir(), "--unsafe-no-fsync",
 		"--listen-client-urls", "http://"+address, "--advertise-client-urls", "http://"+address,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // likewise
@@ -270,12 +254,8 @@ END
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for containers")
 	}
-	if err := os.Mkdir(filepath.Join(place, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(place, "bin", "docker"), []byte(shim), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(filepath.Join(place, "bin"), 0o755))
+	must.OK(t, os.WriteFile(filepath.Join(place, "bin", "docker"), []byte(shim), 0o755))
 	build := exec.CommandContext(t.Context(), "sh", "-euc", base)
 	build.Dir = place
 	if out, err := build.CombinedOutput(); err != nil {
@@ -292,9 +272,7 @@ END
 func freePort(t *testing.T) string {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer free.Close()
 	return strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
 }

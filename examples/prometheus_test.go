@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -35,10 +36,7 @@ func TestPrometheusNames(t *testing.T) {
 	t.Parallel()
 	metrics := measuredMetrics(t, startMeasured(t))
 	for _, file := range []string{"prometheus/alerts.yml", "prometheus/dashboard.json"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Read(t, file)
 		found := metricName.FindAllString(string(text), -1)
 		if len(found) == 0 {
 			t.Errorf("%s names no metric", file)
@@ -81,9 +79,7 @@ func TestPrometheus(t *testing.T) {
 		t.Errorf("the allocation's status is %v", found)
 	}
 	text, err := os.ReadFile("prometheus/dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var d dashboard
 	if err := json.Unmarshal(text, &d); err != nil || len(d.Panels) == 0 {
 		t.Fatalf("the dashboard has no panels: %v", err)
@@ -103,11 +99,7 @@ func TestPrometheus(t *testing.T) {
 // startMeasured runs hello.nomad.hcl, which is stopped when the test ends, and returns where its metrics are.
 func startMeasured(t *testing.T) string {
 	t.Helper()
-	data, err := os.MkdirTemp("", "prom") // short: sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(data) })
+	data := must.ShortDir(t)
 	program := filepath.Join(programs(t), "taskapi")
 	out, err := exec.Command(program, "run", "-d", "--data-dir", data, "-o", "telemetry.listen=127.0.0.1:0",
 		"-o", "audit.path="+filepath.Join(data, "audit.log"), "hello.nomad.hcl").CombinedOutput()
@@ -132,14 +124,10 @@ func measuredMetrics(t *testing.T, target string) string {
 	t.Helper()
 	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		answer, err := http.Get("http://" + target + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		text, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if bytes.Contains(text, []byte("\nnomad_client_allocs_memory_rss{")) &&
 			bytes.Contains(text, []byte("\ntaskapi_allocation_healthy{")) || time.Now().After(deadline) {
 			return "\n" + string(text)
@@ -151,32 +139,21 @@ func measuredMetrics(t *testing.T, target string) string {
 func startPrometheus(t *testing.T, target string) string {
 	t.Helper()
 	place := t.TempDir()
-	if err := os.CopyFS(place, os.DirFS("prometheus")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.CopyFS(place, os.DirFS("prometheus")))
 	path := filepath.Join(place, "prometheus.yml")
-	config, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Read(t, path)
 	config = bytes.ReplaceAll(config, []byte("127.0.0.1:9100"), []byte(target))
 	config = bytes.ReplaceAll(config, []byte("scrape_interval: 15s"), []byte("scrape_interval: 1s"))
-	if err := os.WriteFile(path, config, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, config, 0o600))
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	address := free.Addr().String()
 	free.Close()
 	var log bytes.Buffer
 	server := exec.Command("prometheus", "--config.file="+path, "--storage.tsdb.path="+filepath.Join(place, "data"),
 		"--web.listen-address="+address)
 	server.Stdout, server.Stderr = &log, &log
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, server.Start())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = server.Wait() }()
 	t.Cleanup(func() { _ = server.Process.Kill(); <-ended })
@@ -204,9 +181,7 @@ func startPrometheus(t *testing.T, target string) string {
 func query(t *testing.T, base, expr string) []json.RawMessage {
 	t.Helper()
 	answer, err := http.Get(base + "/api/v1/query?query=" + url.QueryEscape(expr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer answer.Body.Close()
 	var found struct {
 		Status, Error string

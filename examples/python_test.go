@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestPythonClient runs the tests of the Python client in a task, as its own text says; among them are those of clients
@@ -15,14 +17,10 @@ func TestPythonClient(t *testing.T) {
 	}
 	bin := programs(t)
 	data, err := os.MkdirTemp("", "python") // short: sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(data) })
 	faults := filepath.Join(data, "faults.json")
-	if err := os.WriteFile(faults, []byte(`{"faults": []}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(faults, []byte(`{"faults": []}`), 0o600))
 	command := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "dev", "--data-dir", data, "--faults",
 		faults, "-o", "limits.off=true", "--",
 		"python3", "-m", "unittest", "-v", "test_client")

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // recorder is a curl that notes what it was given before it does its work. Process arguments are for everybody on the
@@ -50,15 +52,9 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
-	place, err := os.MkdirTemp("", "readme") // short: sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(place) })
+	place := must.ShortDir(t)
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	arguments := filepath.Join(place, "arguments")
 	for _, err := range []error{
 		os.Chmod(place, 0o755),
@@ -69,9 +65,7 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 		os.WriteFile(arguments, nil, 0o666),
 		os.Chmod(arguments, 0o666),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	isRoot := as == nil && os.Geteuid() == 0
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", readmeScript(t, here, isRoot))
@@ -111,10 +105,7 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 // task has in its environment is set before the examples that need it, and the allocation is stopped at the end,
 // whatever came of the rest.
 func readmeScript(t *testing.T, here string, isRoot bool) string {
-	text, err := os.ReadFile(filepath.Join(here, "..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, filepath.Join(here, "..", "README.md"))
 	script := []string{"set -eu", "trap 'taskapi stop' EXIT"}
 	for line := range strings.Lines(section(t, string(text), "Quick start")) {
 		line, isCode := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "    ")
@@ -143,9 +134,7 @@ func readmeScript(t *testing.T, here string, isRoot bool) string {
 // TestReadmeCommands: the README lists the commands that the help lists, in the same groups and order.
 func TestReadmeCommands(t *testing.T) {
 	help, err := exec.CommandContext(t.Context(), filepath.Join(programs(t), "taskapi"), "--help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var want []string
 	for _, found := range regexp.MustCompile(`(?m)^  (?:([a-z]+)  .*|([a-z]+))$`).FindAllSubmatch(help, -1) {
 		want = append(want, string(found[1])+string(found[2]))

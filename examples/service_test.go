@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestUnit does with the unit's command what systemd does: a crash is resumed with the task's process as it was,
@@ -20,13 +22,8 @@ func TestUnit(t *testing.T) {
 		t.Skip("needs root, for isolate_users")
 	}
 	packaging, err := filepath.Abs(filepath.Join(root, "packaging"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	unit, err := os.ReadFile(filepath.Join(packaging, "systemd", "taskapi@.service"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	unit := must.Read(t, filepath.Join(packaging, "systemd", "taskapi@.service"))
 	bin := programs(t)
 	match := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/taskapi (.*) /etc/taskapi/%i\.nomad\.hcl$`).FindSubmatch(
 		unit)
@@ -34,9 +31,7 @@ func TestUnit(t *testing.T) {
 		t.Fatal("the unit has no ExecStart for a job file")
 	}
 	data, err := os.MkdirTemp("", "unit") // short: sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(data) })
 	if err := os.Chmod(data, 0o711); err != nil { // tasks of other users pass through
 		t.Fatal(err)
@@ -49,12 +44,8 @@ func TestUnit(t *testing.T) {
 			"TASKAPI_CONFIG="+filepath.Join(packaging, "etc", "taskapi.hcl"))
 		cmd.Stderr = t.Output()
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, cmd.Start())
 		lines := bufio.NewReader(out)
 		for {
 			line, err := lines.ReadString('\n')
@@ -69,9 +60,7 @@ func TestUnit(t *testing.T) {
 	}
 	// end sends a signal and waits for the command's end.
 	end := func(cmd *exec.Cmd, out io.Reader, signal os.Signal) error {
-		if err := cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, cmd.Process.Signal(signal))
 		_, _ = io.Copy(io.Discard, out)
 		return cmd.Wait()
 	}
@@ -98,9 +87,7 @@ func TestUnit(t *testing.T) {
 func greeter(t *testing.T, data string) string {
 	t.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, path := range environs {
 		env, _ := os.ReadFile(path)
 		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+data) {

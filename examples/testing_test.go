@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"taskapi/auth/badtokens"
+	"taskapi/internal/must"
 )
 
 // block matches a block of code with its language.
@@ -42,10 +43,7 @@ func TestTestingDoc(t *testing.T) {
 	if !found {
 		t.Fatal("docs/testing.md has no such section")
 	}
-	compiled, err := os.ReadFile(filepath.Join(root, "auth", "authtest", "example_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	compiled := must.Read(t, filepath.Join(root, "auth", "authtest", "example_test.go"))
 	for _, b := range block.FindAllStringSubmatch(rest, -1) {
 		for l := range strings.Lines(b[2]) {
 			if l = strings.TrimSpace(l); b[1] == "go" && !strings.Contains(string(compiled), l) {
@@ -54,16 +52,10 @@ func TestTestingDoc(t *testing.T) {
 		}
 	}
 	here, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	place := t.TempDir()
-	if err := os.Symlink(here, filepath.Join(place, "taskapi")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(place, "client"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(here, filepath.Join(place, "taskapi")))
+	must.OK(t, os.Mkdir(filepath.Join(place, "client"), 0o755))
 	client, runs := filepath.Join(place, "client"), 0
 	for _, b := range block.FindAllStringSubmatch(section, -1) {
 		language, code := b[1], b[2]
@@ -72,9 +64,7 @@ func TestTestingDoc(t *testing.T) {
 			if !ok || !strings.HasSuffix(name, ".go") {
 				t.Fatalf("a file without its name in the first line: %.60s", code)
 			}
-			if err := os.WriteFile(filepath.Join(client, name), []byte(code), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(client, name), []byte(code), 0o600))
 			continue
 		}
 		script := strings.TrimPrefix(code, "mkdir client && cd client\n")

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestWeb runs web.nomad.hcl with Debian's nginx and redis until it is healthy, and reads the page that the migration
@@ -36,11 +38,7 @@ func TestWeb(t *testing.T) {
 }
 
 func serveWeb(t *testing.T, bin string, as *syscall.Credential, flags ...string) {
-	place, err := os.MkdirTemp("", "web") // short: sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(place) })
+	place := must.ShortDir(t)
 	job, err := os.ReadFile("web.nomad.hcl")
 	if err == nil {
 		err = os.WriteFile(filepath.Join(place, "web.nomad.hcl"), job, 0o644)
@@ -51,9 +49,7 @@ func serveWeb(t *testing.T, bin string, as *syscall.Credential, flags ...string)
 	if err == nil && as != nil {
 		err = os.Chown(place, int(as.Uid), int(as.Gid))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	taskapi := func(args ...string) string {
 		t.Helper()
 		command := exec.Command(filepath.Join(bin, "taskapi"), args...)
@@ -71,9 +67,7 @@ func serveWeb(t *testing.T, bin string, as *syscall.Credential, flags ...string)
 	}
 	address := strings.TrimSpace(taskapi("service", "info", "-t", "{{(index . 0).Address}}:{{(index . 0).Port}}", "web"))
 	answer, err := http.Get("http://" + address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer answer.Body.Close()
 	page, err := io.ReadAll(answer.Body)
 	if err != nil || answer.StatusCode != http.StatusOK || string(page) != "hello from redis\n" {

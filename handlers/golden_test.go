@@ -3,7 +3,6 @@ package handlers_test
 import (
 	"encoding/json"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,8 +39,7 @@ func TestAnswersAsRecorded(t *testing.T) {
 		"agent-health.json": "/v1/agent/health",
 	} {
 		t.Run(file, func(t *testing.T) {
-			want, err := os.ReadFile(filepath.Join("testdata", file))
-			must.OK(t, err)
+			want := must.Read(t, filepath.Join("testdata", file))
 			got := s.do(t, http.MethodGet, target, operator, "") // who is shown all
 			if diff := cmp.Diff(tree(t, string(want)), tree(t, got.Body)); diff != "" {
 				t.Errorf("GET %s: -recorded +ours\n%s", target, diff)

@@ -69,9 +69,7 @@ func TestWebsocket(t *testing.T) {
 	}
 	authenticator, sign := realAuthenticator(t)
 	log := new(syncBuffer)
-	dir, err := os.MkdirTemp("", "handlers") // the path of a TempDir can be too long for a socket
-	must.OK(t, err)
-	defer os.RemoveAll(dir)
+	dir := must.ShortDir(t)
 	path := dir + "/api.sock"
 	listener, err := socket.Listen(socket.Config{Path: path, UID: -1, GID: -1})
 	must.OK(t, err)
@@ -349,9 +347,7 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 		return err
 	}
 	authenticator, sign := realAuthenticator(t)
-	dir, err := os.MkdirTemp("", "handlers") // the path of a TempDir can be too long for a socket
-	must.OK(t, err)
-	defer os.RemoveAll(dir)
+	dir := must.ShortDir(t)
 	listener, err := socket.Listen(socket.Config{Path: dir + "/api.sock", UID: -1, GID: -1})
 	must.OK(t, err)
 	a := handlers.NewWithTestRoutes(handlers.Config{Server: handlers.Server{

@@ -2,7 +2,6 @@ package identity_test
 
 import (
 	"errors"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -97,8 +96,7 @@ func TestBadTokens(t *testing.T) {
 // everyReason reads the constants in the source: a list in a test would go on without those that are added.
 func everyReason(t *testing.T) []identity.Reason {
 	t.Helper()
-	source, err := os.ReadFile("reason.go")
-	must.OK(t, err)
+	source := must.Read(t, "reason.go")
 	var all []identity.Reason
 	for _, constant := range regexp.MustCompile(`(?m)^\tReason\w+ +Reason = "(\w+)"`).FindAllSubmatch(source, -1) {
 		reason := identity.Reason(constant[1])

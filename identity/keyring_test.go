@@ -305,8 +305,7 @@ func TestFirstStartCutShort(t *testing.T) {
 			mustOpen(t, whole)
 			must.OK(t, os.Mkdir(cut, 0o700))
 			for _, file := range left {
-				data, err := os.ReadFile(filepath.Join(whole, file))
-				must.OK(t, err)
+				data := must.Read(t, filepath.Join(whole, file))
 				if file == "lock" {
 					data = nil // the mark is made last
 				}
@@ -451,8 +450,7 @@ func TestSealKeyElsewhere(t *testing.T) {
 func TestSealHidesTheSeeds(t *testing.T) {
 	dir := t.TempDir() + "/keyring"
 	ring := mustOpen(t, dir)
-	file, err := os.ReadFile(dir + "/keys.sealed")
-	must.OK(t, err)
+	file := must.Read(t, dir+"/keys.sealed")
 	for _, clear := range []string{ring.List()[0].ID, "seed", "public"} {
 		if bytes.Contains(file, []byte(clear)) {
 			t.Errorf("the sealed file shows %q", clear)

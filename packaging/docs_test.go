@@ -1,11 +1,12 @@
 package packaging_test
 
 import (
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // table matches a row of a table whose second column is a command.
@@ -14,10 +15,7 @@ var table = regexp.MustCompile("(?m)^\\| [^|]+ \\| `([^`]+)` \\|$")
 // section returns what stands under a heading of docs/install.md.
 func section(t *testing.T, heading string) string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, "../docs/install.md")
 	_, rest, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
 		t.Fatalf("docs/install.md has no section %q", heading)
@@ -56,10 +54,7 @@ func TestInstallCommands(t *testing.T) {
 		"systemctl kill --kill-whom=main -s USR1 UNIT; while systemctl -q is-active UNIT; do sleep 0.1; done; " +
 			"systemctl start UNIT": byPackage,
 	}
-	text, err := os.ReadFile("../docs/install.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, "../docs/install.md")
 	for _, heading := range regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(string(text), -1) {
 		if sections[heading[1]] != "" {
 			continue
@@ -84,10 +79,7 @@ func TestInstallCommands(t *testing.T) {
 // programVersion returns the version in the source.
 func programVersion(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../cmd/taskapi/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, "../cmd/taskapi/main.go")
 	found := regexp.MustCompile(`(?m)^var version = "(.+)"$`).FindSubmatch(text)
 	if found == nil {
 		t.Fatal("cmd/taskapi/main.go has no version")

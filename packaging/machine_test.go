@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -90,9 +91,7 @@ func boot(t *testing.T, dir string) *machine {
 	_ = os.Remove(filepath.Join(dir, "pid"))
 	m.init = exec.Command("./machine", dir, systemd, "--log-target=console", "--show-status=false")
 	m.init.Stdout, m.init.Stderr = &m.output, &m.output
-	if err := m.init.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, m.init.Start())
 	go func() { m.ended <- m.init.Wait() }()
 	t.Cleanup(m.kill)
 	m.until("it has booted", func() bool {
@@ -142,10 +141,7 @@ func (m *machine) off() {
 // try runs a shell script in the machine and returns its output.
 func (m *machine) try(script string) (string, error) {
 	m.t.Helper()
-	pid, err := os.ReadFile(filepath.Join(m.dir, "pid"))
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	pid := must.Read(m.t, filepath.Join(m.dir, "pid"))
 	cmd := command(m.t, "nsenter", "--target", strings.TrimSpace(string(pid)), "--mount", "--uts", "--ipc", "--pid",
 		"--cgroup", "--root", "--wd", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root",
 		"DEBIAN_FRONTEND=noninteractive", "sh", "-ec", script)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestModule gives a copy of this module another path by the command of docs/install.md: all imports are found, and
@@ -26,9 +28,7 @@ func TestModule(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(to, data, info.Mode())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	in := func(script string) string {
 		t.Helper()

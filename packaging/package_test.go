@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestPackage installs the .deb of the commit before on a machine with systemd, runs a job with each unit, upgrades to
@@ -18,9 +20,7 @@ func TestPackage(t *testing.T) {
 	needMachine(t, "dpkg", "logrotate", "git", "make")
 	dir := t.TempDir()
 	shared := filepath.Join(dir, "shared")
-	if err := os.Mkdir(shared, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(shared, 0o755))
 	before := "HEAD~1"
 	if exec.Command("git", "cat-file", "-e", before+":packaging/nfpm.yaml").Run() != nil {
 		before = "HEAD" // a shallow clone
@@ -210,8 +210,6 @@ func leftovers(t *testing.T, upper string) (left []string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return left
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestRelease builds a release here and in a clone: both are the same to the last byte. It then looks into each part.
@@ -21,9 +23,7 @@ func TestRelease(t *testing.T) {
 	run(t, "git", "clone", "--quiet", "..", filepath.Join(place, "taskapi"))
 	again := exec.CommandContext(t.Context(), "sh", "-euc", commands(t, "A release")[2])
 	again.Dir = filepath.Join(place, "taskapi")
-	if err := os.Link(filepath.Join(out, "SHA256SUMS"), filepath.Join(again.Dir, "SHA256SUMS")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Link(filepath.Join(out, "SHA256SUMS"), filepath.Join(again.Dir, "SHA256SUMS")))
 	if text, err := again.CombinedOutput(); err != nil {
 		t.Errorf("two releases differ: %v\n%s", err, text)
 	}
@@ -76,9 +76,7 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("list of contents", func(t *testing.T) {
 		text, err := os.ReadFile(name + "amd64.cdx.json")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var list struct {
 			BOMFormat  string
 			Components []struct{ Name, Version string }
@@ -99,9 +97,7 @@ func files(archive string, t *testing.T) (paths []string) {
 	list := exec.CommandContext(t.Context(), "tar", "--list")
 	list.Stdin = strings.NewReader(archive)
 	out, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for path := range strings.FieldsSeq(string(out)) {
 		if !strings.HasSuffix(path, "/") {
 			paths = append(paths, strings.TrimPrefix(path, "."))
@@ -139,20 +135,14 @@ func testImage(t *testing.T, archive string) {
 	engines := map[string]func(t *testing.T, dir string) string{"podman": podman, "docker": docker}
 	for engine, start := range engines {
 		t.Run(engine, func(t *testing.T) {
-			dir, err := os.MkdirTemp("", "image") // short: sockets lie in it
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { os.RemoveAll(dir) })
+			dir := must.ShortDir(t)
 			command := start(t, dir)
 			in := func(script string) string {
 				t.Helper()
 				return run(t, "sh", "-euc", "cd "+dir+"\n"+script)
 			}
 			in("mkdir programs; cp $(command -v busybox) programs/")
-			if err := os.WriteFile(filepath.Join(dir, "job.nomad.hcl"), []byte(imageJob), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(dir, "job.nomad.hcl"), []byte(imageJob), 0o644))
 			lines := commands(t, "Container image")
 			as := func(line, more string) string {
 				line = strings.Replace(line, "docker ", command+" ", 1)
@@ -206,14 +196,10 @@ func docker(t *testing.T, dir string) string {
 	daemon := exec.Command("dockerd", "--iptables=false", "--bridge=none", "--storage-driver=vfs", "--host="+socket,
 		"--data-root="+dir+"/data", "--exec-root="+dir+"/exec", "--pidfile="+dir+"/docker.pid")
 	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer log.Close()
 	daemon.Stdout, daemon.Stderr = log, log
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, daemon.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- daemon.Wait() }()
 	t.Cleanup(func() {
@@ -248,9 +234,7 @@ func checkLinks(t *testing.T, deb string) {
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 	for _, document := range append(documents, filepath.Join(dir, "README.md"), filepath.Join(dir, "examples/README.md")) {
 		text, err := os.ReadFile(document)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, found := range link.FindAllStringSubmatch(string(text), -1) {
 			to, err := filepath.Rel(dir, filepath.Join(filepath.Dir(document), found[1]))
 			if _, missing := os.Stat(filepath.Join(dir, to)); err == nil && missing != nil && to != "LICENSE" &&

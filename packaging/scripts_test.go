@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestRotatesAsTheUser: logrotate, which root runs, does in the directory of the user taskapi only what this user may
@@ -15,9 +17,7 @@ func TestRotatesAsTheUser(t *testing.T) {
 		t.Skip("needs root and logrotate")
 	}
 	text, err := os.ReadFile("etc/logrotate")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	dir := t.TempDir()
 	for _, way := range []string{filepath.Dir(dir), dir} {
 		if err := os.Chmod(way, 0o755); err != nil { //nolint:gosec // another user enters it
@@ -26,19 +26,13 @@ func TestRotatesAsTheUser(t *testing.T) {
 	}
 	for _, name := range []string{"taskapi", "taskapi-user"} {
 		logs := filepath.Join(dir, name) // of root, so that taskapi may rotate nothing there
-		if err := os.Mkdir(logs, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(logs, "audit.log"), []byte("line\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(logs, 0o755))
+		must.OK(t, os.WriteFile(filepath.Join(logs, "audit.log"), []byte("line\n"), 0o600))
 	}
 	config := filepath.Join(dir, "config")
 	here := strings.NewReplacer("/var/log", dir, "su taskapi taskapi", "su 65534 65534", "/run/systemd/system",
 		"/nonexistent").Replace(string(text))
-	if err := os.WriteFile(config, []byte(here), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(config, []byte(here), 0o600))
 	out, err := command(t, "logrotate", "--force", "--state", filepath.Join(dir, "state"), config).CombinedOutput()
 	for name, rotates := range map[string]bool{"taskapi": true, "taskapi-user": false} {
 		if _, missing := os.Stat(filepath.Join(dir, name, "audit.log.1")); (missing == nil) != rotates {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // exposures are what `systemd-analyze security` may say of the units at most, in tenths. The root of taskapi@
@@ -25,16 +27,11 @@ func TestUnits(t *testing.T) {
 		t.Fatalf("%q, %v; want the units of %v", units, err, exposures)
 	}
 	for _, unit := range units {
-		text, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Read(t, unit)
 		// verify looks for the program and for manual pages
 		text = []byte(strings.NewReplacer("/usr/bin/taskapi ", "/bin/true ").Replace(string(text)))
 		file := filepath.Join(t.TempDir(), filepath.Base(unit))
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, text, 0o600))
 		out, err := command(t, "systemd-analyze", "verify", "--man=no", file).CombinedOutput()
 		if out = older.ReplaceAll(out, nil); err != nil || len(out) > 0 {
 			t.Errorf("%s: %v\n%s", unit, err, out)

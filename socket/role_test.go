@@ -177,8 +177,7 @@ func sharedBinary(t *testing.T) string {
 	t.Helper()
 	exe, err := os.Executable()
 	must.OK(t, err)
-	content, err := os.ReadFile(exe)
-	must.OK(t, err)
+	content := must.Read(t, exe)
 	path := filepath.Join(newOpenDir(t), "test-"+strconv.Itoa(os.Getpid()))
 	must.OK(t, os.WriteFile(path, content, 0o755))
 	return path
@@ -187,9 +186,7 @@ func sharedBinary(t *testing.T) string {
 // newOpenDir returns a directory that every user may pass, as t.TempDir is not.
 func newOpenDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "socket")
-	must.OK(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := must.ShortDir(t)
 	must.OK(t, os.Chmod(dir, 0o755))
 	return dir
 }

@@ -1,7 +1,6 @@
 package jobspec_test
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -17,8 +16,7 @@ func seed(f *testing.F) {
 		files, err := filepath.Glob(pattern)
 		must.OK(f, err)
 		for _, file := range files {
-			body, err := os.ReadFile(file)
-			must.OK(f, err)
+			body := must.Read(f, file)
 			f.Add(body)
 		}
 	}

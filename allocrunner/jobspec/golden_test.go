@@ -48,8 +48,7 @@ func TestGolden(t *testing.T) {
 			if *update {
 				must.OK(t, os.WriteFile(golden, got, 0o644))
 			}
-			want, err := os.ReadFile(golden)
-			must.OK(t, err)
+			want := must.Read(t, golden)
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", golden, diff)
 			}
@@ -66,8 +65,7 @@ func TestGolden(t *testing.T) {
 func TestGoldenCoversEveryField(t *testing.T) {
 	set := map[string]bool{}
 	for _, file := range jobFiles(t) {
-		body, err := os.ReadFile(file)
-		must.OK(t, err)
+		body := must.Read(t, file)
 		job, err := jobspec.Decode(jobspec.Config{Filename: file, Dir: "testdata", Body: body})
 		must.OK(t, err)
 		markSet(reflect.ValueOf(job), set)
@@ -136,8 +134,7 @@ func TestSameAsServer(t *testing.T) {
 	job, err := parseFile("testdata/wire.nomad.hcl", nil, jobspec.Config{Audience: "nomadproject.io"})
 	must.OK(t, err)
 	var got, want any
-	recorded, err := os.ReadFile("testdata/wire.server.json")
-	must.OK(t, err)
+	recorded := must.Read(t, "testdata/wire.server.json")
 	must.OK(t, json.Unmarshal(encode(t, job), &got))
 	must.OK(t, json.Unmarshal(recorded, &want))
 	serversOwn := []string{".CreateIndex", ".ModifyIndex", ".JobModifyIndex", ".NomadTokenID", ".Status", ".SubmitTime",

@@ -26,8 +26,7 @@ type file []byte
 
 func readFile(t testing.TB, path string) file {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	must.OK(t, err)
+	data := must.Read(t, path)
 	return data
 }
 

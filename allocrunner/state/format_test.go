@@ -17,8 +17,7 @@ import (
 // got a change that its header acknowledges, a whole one that the header does not acknowledge, and two thirds of
 // another one.
 func TestFileOfFormat3(t *testing.T) {
-	data, err := os.ReadFile("testdata/format3.db")
-	must.OK(t, err)
+	data := must.Read(t, "testdata/format3.db")
 	path := statePath(t)
 	writeFile(t, path, data)
 	check := func(what string, saved *interfaces.Saved, err error) {

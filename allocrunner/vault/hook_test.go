@@ -122,8 +122,7 @@ func (f *fixture) start(ctx context.Context, restored bool) map[string]string {
 
 func (f *fixture) read(path string) string {
 	f.Helper()
-	text, err := os.ReadFile(filepath.Join(f.dir, path))
-	must.OK(f, err)
+	text := must.Read(f, filepath.Join(f.dir, path))
 	return string(text)
 }
 

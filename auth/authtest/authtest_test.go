@@ -279,7 +279,6 @@ func locked(tb authtest.TB) *authtest.Server {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	must.OK(t, err)
+	content := must.Read(t, path)
 	return string(content)
 }

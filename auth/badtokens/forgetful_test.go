@@ -108,8 +108,7 @@ func overlay(t *testing.T) (file string, checks map[string]bool) {
 	root, err := filepath.Abs("../..")
 	must.OK(t, err)
 	read := func(path string) string {
-		content, err := os.ReadFile(path)
-		must.OK(t, err)
+		content := must.Read(t, path)
 		return string(content)
 	}
 	sources := map[string]string{}

@@ -387,8 +387,7 @@ func (c *chaos) checkLines() {
 	if err != nil || len(files) != 1 {
 		c.t.Fatalf("log files %v, %v", files, err)
 	}
-	text, err := os.ReadFile(files[0])
-	must.OK(c.t, err)
+	text := must.Read(c.t, files[0])
 	latest, ended, broken := map[string]int{}, 0, 0
 	for line := range strings.Lines(string(text)) {
 		parts := numbered.FindStringSubmatch(strings.TrimSuffix(line, "\n"))

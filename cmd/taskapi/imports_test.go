@@ -6,7 +6,6 @@ import (
 	"go/build"
 	"io/fs"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -731,16 +730,17 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestHelpersOfTestsStayInTests: what a package named like identitytest is for, no program has in it.
+// TestHelpersOfTestsStayInTests: no program has internal/must or a package named like identitytest in it.
 func TestHelpersOfTestsStayInTests(t *testing.T) {
+	helps := func(path string) bool { return strings.HasSuffix(path, "test") || strings.HasSuffix(path, "internal/must") }
 	found := 0
 	for from, p := range packages(t) {
-		if strings.HasSuffix(from, "test") {
+		if helps(from) {
 			found++
 			continue
 		}
 		for _, path := range p.Imports {
-			if strings.HasPrefix(path, "taskapi/") && strings.HasSuffix(path, "test") || path == "testing" {
+			if strings.HasPrefix(path, "taskapi/") && helps(path) || path == "testing" {
 				t.Errorf("%s: %s may not import %s outside of its tests", p.ImportPos[path][0], from, path)
 			}
 		}
@@ -793,8 +793,7 @@ func TestFoldersAreSmall(t *testing.T) {
 		files := slices.Concat(p.GoFiles, p.IgnoredGoFiles)
 		lines := 0
 		for _, name := range files {
-			text, err := os.ReadFile(filepath.Join(p.Dir, name))
-			must.OK(t, err)
+			text := must.Read(t, filepath.Join(p.Dir, name))
 			lines += bytes.Count(text, []byte("\n"))
 		}
 		large := len(files) > mostFiles || lines > mostLines

@@ -218,8 +218,7 @@ func (r *running) allocDir(parts ...string) string {
 
 func (r *running) file(parts ...string) string {
 	r.t.Helper()
-	data, err := os.ReadFile(r.allocDir(parts...))
-	must.OK(r.t, err)
+	data := must.Read(r.t, r.allocDir(parts...))
 	return string(data)
 }
 

@@ -447,8 +447,7 @@ func TestConsulTemplate(t *testing.T) {
 {{end}}{{range nomadService "web"}}{{.ID}} {{.Address}}:{{.Port}}
 {{end}}end
 `)
-	token, err := os.ReadFile(n.finderPath("nomad_token"))
-	must.OK(t, err)
+	token := must.Read(t, n.finderPath("nomad_token"))
 	config := writeFile(t, filepath.Join(files, "config.hcl"), fmt.Sprintf("nomad {\n  address = %q\n  token = %q\n}\n",
 		"http://"+relay(t, n.finderPath("api.sock")), strings.TrimSpace(string(token))))
 	run := exec.Command(program, "-config", config, "-template", template+":"+rendered, "-log-level", "info")

@@ -94,8 +94,7 @@ func TestStateOfAnotherTaskapi(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dataDir, path := leftState(t)
-			data, err := os.ReadFile(path)
-			must.OK(t, err)
+			data := must.Read(t, path)
 			testOther(t, dataDir, path, inFormat(data, c.format), c.says, c.is)
 		})
 	}

@@ -138,8 +138,7 @@ func written(path string) bool {
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	must.OK(t, err)
+	content := must.Read(t, path)
 	return string(content)
 }
 

@@ -65,8 +65,7 @@ func (term *terminal) session() tmux.Terminal {
 // file returns what a program has written into a file in the home of the shell.
 func (term *terminal) file(name string) string {
 	term.t.Helper()
-	text, err := os.ReadFile(filepath.Join(term.dir, name))
-	must.OK(term.t, err)
+	text := must.Read(term.t, filepath.Join(term.dir, name))
 	return strings.TrimSpace(string(text))
 }
 

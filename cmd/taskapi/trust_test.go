@@ -195,8 +195,7 @@ func TestAuditOfReads(t *testing.T) {
 			}
 		}
 		r.stop()
-		content, err := os.ReadFile(log)
-		must.OK(t, err)
+		content := must.Read(t, log)
 		line := `"path":"/v1/allocation/` + testAllocID + `","outcome":"done","status":200`
 		if got := strings.Count(string(content), line); got >= 3 != want {
 			t.Errorf("reads = %s: %d lines of reads in\n%s", reads, got, content)

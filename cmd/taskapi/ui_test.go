@@ -455,8 +455,7 @@ func TestUIAddress(t *testing.T) {
 // leads to its address.
 func TestUIDocs(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/ui.md")
-	must.OK(t, err)
+	text := must.Read(t, "../../docs/ui.md")
 	dir, found := shortDir(t), 0
 	for line := range strings.Lines(string(text)) {
 		command, isCode := strings.CutPrefix(line, "    ")

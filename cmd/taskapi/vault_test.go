@@ -78,15 +78,13 @@ func TestVault(t *testing.T) {
 	want += "hup " + password + "2 same\n"
 	until(t, second, "the secret has changed meanwhile", func() bool { return said() == want })
 	kill(t, second)
-	token, err := os.ReadFile(filepath.Join(task, "secrets", "vault_token"))
-	must.OK(t, err)
+	token := must.Read(t, filepath.Join(task, "secrets", "vault_token"))
 	server.Revoke()
 
 	third := start()
 	want += "usr1 " + password + "2 \n"
 	until(t, third, "there is another token", func() bool { return said() == want })
-	other, err := os.ReadFile(filepath.Join(task, "secrets", "vault_token"))
-	must.OK(t, err)
+	other := must.Read(t, filepath.Join(task, "secrets", "vault_token"))
 	must.OK(t, third.Process.Signal(os.Interrupt))
 	_ = third.Wait()
 	if said() != want || server.Good() != 0 {

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/auth/authtest"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -211,9 +212,7 @@ func TestARefusalIsFinal(t *testing.T) {
 	srv := authtest.NewServer(t)
 	transport := newTransport(srv.Socket(), srv.TokenFile())
 	before, err := transport.token()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	refused := &http.Response{StatusCode: http.StatusForbidden}
 	if _, again := transport.retry(refused, nil, before); again {
 		t.Error("it tries again with the token that was refused")

@@ -13,23 +13,19 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"taskapi/internal/must"
 )
 
 func TestServeReadsTheGreetingAgainOnHangup(t *testing.T) {
 	s := &site{greetingFile: filepath.Join(t.TempDir(), "greeting.txt")}
 	write := func(text string) {
-		if err := os.WriteFile(s.greetingFile, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(s.greetingFile, []byte(text), 0o644))
 	}
 	write("one\n")
-	if err := s.reload(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.reload())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	hangup := make(chan os.Signal)
 	ended := make(chan error, 1)
@@ -45,9 +41,7 @@ func TestServeReadsTheGreetingAgainOnHangup(t *testing.T) {
 	if got := fetch(t, url); got.Greeting != "two" || got.Read < 2 || got.Request != 2 {
 		t.Errorf("page after SIGHUP: %+v", got)
 	}
-	if err := os.Remove(s.greetingFile); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(s.greetingFile))
 	hangup <- syscall.SIGHUP
 	if got := fetch(t, url); got.Greeting != "two" {
 		t.Errorf("without the file, the page has the greeting %q, want the old one", got.Greeting)
@@ -73,14 +67,10 @@ func TestReloadNamesTheFileThatIsMissing(t *testing.T) {
 func fetch(t *testing.T, url string) page {
 	t.Helper()
 	resp, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var p page
 	if err := json.Unmarshal(text, &p); err != nil {
 		t.Fatalf("%v: %s", err, text)

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/must"
 )
 
 const allocID = "5e0b1c1a-0000-4000-8000-000000000001"
@@ -90,9 +92,7 @@ func TestTourSeesTheServerThroughTheAPIAndNeverUsesAnOldToken(t *testing.T) {
 	w.renew()
 
 	listener, err := net.Listen("unix", filepath.Join(dir, "api.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: w.api()}}
 	server.Start()
 	defer server.Close()
@@ -108,9 +108,7 @@ func TestTourSeesTheServerThroughTheAPIAndNeverUsesAnOldToken(t *testing.T) {
 		Address: "unix://" +
 			listener.Addr().String(), TokenFile: w.tokenFile, AllocID: allocID, Task: "server", URL: site.URL, Out: &out,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := watcher.tour(t.Context()); err != nil {
 		t.Fatalf("%v\nit printed:\n%s", err, out.String())
 	}
@@ -143,9 +141,7 @@ func TestTourSaysWhatWentWrong(t *testing.T) {
 	}
 	watcher, err := newWatcher(config{Address: "unix://" + filepath.Join(dir, "none.sock"),
 		TokenFile: filepath.Join(dir, "none")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := watcher.tour(t.Context()); err == nil || !strings.Contains(err.Error(), "read the token") {
 		t.Errorf("without a token: got error %v, want one about the token", err)
 	}

@@ -341,8 +341,7 @@ func TestUncountedChange(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "r")
 		now := time.Now()
 		l, other := openAt(t, dir, &now), open(t, dir)
-		before, err := os.ReadFile(filepath.Join(dir, "counter"))
-		must.OK(t, err)
+		before := must.Read(t, filepath.Join(dir, "counter"))
 		l.Revoked(&identity.Claims{ID: "i"})
 		add(t, other, revocation.Rule{TokenID: "i"})
 		must.OK(t, os.WriteFile(filepath.Join(dir, "counter"), before, 0o600))
@@ -410,8 +409,7 @@ func TestWatchSaysOnce(t *testing.T) {
 		l.Watch(ctx, slog.New(slog.NewTextHandler(lines(logged), &slog.HandlerOptions{Level: slog.LevelError})))
 	})
 	path := filepath.Join(dir, "revocations.json")
-	good, err := os.ReadFile(path)
-	must.OK(t, err)
+	good := must.Read(t, path)
 	damage := func() {
 		must.OK(t, privatefile.Write(path, []byte("{")))
 	}

@@ -11,15 +11,14 @@ import (
 	"testing"
 
 	"taskapi/internal/atomicfile"
+	"taskapi/internal/must"
 )
 
 // files returns the names in a directory.
 func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -62,14 +61,10 @@ func TestPlace(t *testing.T) {
 				tc.file = "f"
 			}
 			path := filepath.Join(dir, tc.file)
-			if err := tc.there(path); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, tc.there(path))
 			before := files(t, dir)
 			d, err := os.Open(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			defer d.Close()
 			place := atomicfile.Replace
 			if tc.create {

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskapi/internal/filewatch"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -17,9 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func create(t *testing.T, path string) *os.File {
 	t.Helper()
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -42,9 +41,7 @@ func TestFile(t *testing.T) {
 	var watches []*filewatch.Watch
 	for range 3 {
 		one, err := w.File(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer one.Close()
 		watches = append(watches, one)
 	}
@@ -59,9 +56,7 @@ func TestFile(t *testing.T) {
 		{"it was removed", func() error { return os.Remove(path + "2") }},
 		{"it was written to after that", func() error { _, err := f.WriteString("x"); return err }},
 	} {
-		if err := step.do(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, step.do())
 		for _, one := range watches {
 			wakes(t, one, step.why)
 		}
@@ -73,28 +68,18 @@ func TestDir(t *testing.T) {
 	var w filewatch.Watcher
 	path := t.TempDir()
 	dir, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer dir.Close()
 	one, err := w.Dir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer one.Close()
 	create(t, filepath.Join(path, "file"))
 	wakes(t, one, "a file was made in it")
-	if err := os.Rename(filepath.Join(path, "file"), filepath.Join(path, "other")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Rename(filepath.Join(path, "file"), filepath.Join(path, "other")))
 	wakes(t, one, "a file was renamed in it")
-	if err := os.WriteFile(filepath.Join(path, "other"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(path, "other"), []byte("x"), 0o600))
 	wakes(t, one, "a file in it was written")
-	if err := os.Rename(filepath.Join(path, "other"), filepath.Join(t.TempDir(), "other")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Rename(filepath.Join(path, "other"), filepath.Join(t.TempDir(), "other")))
 	wakes(t, one, "a file was moved out of it")
 	if other, err := w.Dir(create(t, filepath.Join(path, "plain"))); err == nil {
 		other.Close()

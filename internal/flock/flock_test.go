@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/internal/flock"
+	"taskapi/internal/must"
 )
 
 func TestLocks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	open := func() *os.File {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		t.Cleanup(func() { f.Close() })
 		return f
 	}
@@ -40,9 +39,7 @@ func TestLocks(t *testing.T) {
 	fourth := open()
 	waited := make(chan error, 1)
 	go func() { waited <- flock.Lock(int(fourth.Fd()), unix.LOCK_EX, time.Minute) }()
-	if err := third.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, third.Close())
 	if err := <-waited; err != nil {
 		t.Errorf("a lock that was given up: %v", err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"taskapi/internal/disktest"
 	"taskapi/internal/logfile"
+	"taskapi/internal/must"
 )
 
 var format = logfile.Format{Magic: "testing\x01", Number: 7}
@@ -38,9 +39,7 @@ func create(t testing.TB, batches ...[]byte) *os.File {
 		_, err := f.Write(append(header(logfile.HeaderSize+len(body)), body...))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -48,9 +47,7 @@ func create(t testing.TB, batches ...[]byte) *os.File {
 func content(t testing.TB, f *os.File) []byte {
 	t.Helper()
 	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<40))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return data
 }
 
@@ -80,9 +77,7 @@ func TestAppend(t *testing.T) {
 	end := len(content(t, f))
 	for txid := uint64(2); txid < 5; txid++ {
 		b := batch(txid, strings.Repeat("y", 20_000)) // more than is read ahead
-		if err := logfile.Append(f, int64(end), b, header(end+len(b)), header(end)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, logfile.Append(f, int64(end), b, header(end+len(b)), header(end)))
 		end += len(b)
 	}
 	data := content(t, f)
@@ -120,13 +115,9 @@ func TestCrashOfTheMachine(t *testing.T) {
 			if cut%7 > 0 && cut < len(after) {
 				continue
 			}
-			if err := errors.Join(f.Truncate(0), write(f, data), logfile.Settle(f, end, header(int(end)))); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(f.Truncate(0), write(f, data), logfile.Settle(f, end, header(int(end)))))
 			b := batch(9, "next")
-			if err := logfile.Append(f, end, b, header(int(end)+len(b)), header(int(end))); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, logfile.Append(f, end, b, header(int(end)+len(b)), header(int(end))))
 			again, _, err := values(content(t, f))
 			if !slices.Equal(again, append(found, "a9=next", "b9=nextnextnext")) || !errors.Is(err, io.EOF) {
 				t.Fatalf("cut at byte %d, tail %d, then an append: %q, %v", cut, n, again, err)
@@ -265,9 +256,7 @@ func TestHeaderNotesNoMoreThanThereIs(t *testing.T) {
 	f := create(t, first)
 	before := content(t, f)
 	end := len(before)
-	if err := logfile.Append(f, int64(end), second, header(end+len(second)), header(end)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, logfile.Append(f, int64(end), second, header(end+len(second)), header(end)))
 	after := content(t, f)
 	disktest.LimitSize(t, 0)
 	err := logfile.Settle(f, int64(end), header(end))
@@ -298,9 +287,7 @@ func TestAppendToAnotherFile(t *testing.T) {
 		t.Errorf("a short file: %v", err)
 	}
 	reader, err := os.Open(filepath.Join(filepath.Dir(f.Name()), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer reader.Close()
 	if err := logfile.Append(reader, int64(len(before)), batch(2, "y"), header(1), header(1)); !errors.Is(err,
 		logfile.ErrUncertain) || !errors.Is(err, syscall.EBADF) {
@@ -312,9 +299,7 @@ func TestAppendToAnotherFile(t *testing.T) {
 // the next replacement works.
 func TestReplace(t *testing.T) {
 	precious := filepath.Join(t.TempDir(), "precious")
-	if err := os.WriteFile(precious, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(precious, []byte("precious"), 0o600))
 	fails := errors.New("fails")
 	fill := func(f *os.File) error { _, err := f.WriteString("new"); return err }
 	for name, tc := range map[string]struct {
@@ -341,10 +326,8 @@ func TestReplace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "dir", "log")
-			if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("old"), 0o600),
-				tc.plant(path)); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, errors.Join(os.Mkdir(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("old"), 0o600),
+				tc.plant(path)))
 			f, err := logfile.Replace(path, tc.write)
 			if !errors.Is(err, tc.want) {
 				t.Fatalf("got %v, want %v", err, tc.want)

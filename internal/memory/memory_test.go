@@ -10,19 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/internal/memory"
+	"taskapi/internal/must"
 )
 
 // program returns how much of this program's file is in its memory, in KiB.
 func program(t *testing.T) int {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/smaps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Read(t, "/proc/self/smaps")
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	total, ours := 0, false
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
@@ -31,9 +27,7 @@ func program(t *testing.T) int {
 			ours = fields[len(fields)-1] == self
 		case ours && fields[0] == "Rss:":
 			n, err := strconv.Atoi(fields[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			total += n
 		}
 	}
@@ -61,9 +55,7 @@ func TestSinglePages(t *testing.T) {
 	}
 	unix.Close(int(file))
 	self, err := os.Open("/proc/self/mem")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer self.Close()
 	memory.GiveBack()
 	before, read := program(t), 0

@@ -1,7 +1,10 @@
-// Package must ends a test at an error that the test is not about. Only tests may import it.
+// Package must has what a test needs before it comes to its subject: each function ends the test where that fails. Only
+// tests may import it.
 package must
 
-// TB is a part of testing.TB, which fixtures with a test in them have, too.
+import "os"
+
+// TB is the part of testing.TB that rapid's tests, and fixtures with a test in them, have, too.
 type TB interface {
 	Helper()
 	Fatal(args ...any)
@@ -13,4 +16,26 @@ func OK(tb TB, err error) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// Read returns the content of a file.
+func Read(tb TB, path string) []byte {
+	tb.Helper()
+	content, err := os.ReadFile(path)
+	OK(tb, err)
+	return content
+}
+
+// ShortDir returns a directory that every user may pass. It is removed at the end of the test. Its path leaves room for
+// the name of a socket, as that of TempDir may not.
+func ShortDir(tb interface {
+	TB
+	Cleanup(f func())
+}) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "t")
+	OK(tb, err)
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) }) // processes may still write
+	OK(tb, os.Chmod(dir, 0o711))
+	return dir
 }

@@ -7,24 +7,19 @@ import (
 	"path/filepath"
 	"testing"
 
+	"taskapi/internal/must"
 	"taskapi/internal/peercred"
 )
 
 func TestOf(t *testing.T) {
 	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer listener.Close()
 	conn, err := net.Dial("unix", listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer conn.Close()
 	accepted, err := listener.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for name, c := range map[string]net.Conn{"of the client": accepted, "of the server": conn} {
 		got, err := peercred.Of(c.(*net.UnixConn))
 		if err != nil || int(got.PID) != os.Getpid() || int(got.UID) != os.Geteuid() || int(got.GID) != os.Getegid() {

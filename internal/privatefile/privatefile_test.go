@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"taskapi/internal/must"
 )
 
 func TestOwner(t *testing.T) {
@@ -30,9 +32,7 @@ func TestOwner(t *testing.T) {
 func TestReadTakesPrivateRegularFilesOnly(t *testing.T) {
 	dir := t.TempDir()
 	good := filepath.Join(dir, "good")
-	if err := Write(good, []byte("secret")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Write(good, []byte("secret")))
 	data, version, err := Read(good, 6)
 	if err != nil || string(data) != "secret" {
 		t.Fatalf("read %q, %v", data, err)
@@ -41,9 +41,7 @@ func TestReadTakesPrivateRegularFilesOnly(t *testing.T) {
 		t.Errorf("version %v, %v, want the %v that was read", again, err, version)
 	}
 	link, fifo := filepath.Join(dir, "link"), filepath.Join(dir, "fifo")
-	if err := errors.Join(os.Symlink(good, link), syscall.Mkfifo(fifo, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Symlink(good, link), syscall.Mkfifo(fifo, 0o600)))
 	for name, c := range map[string]struct {
 		path  string
 		limit int64
@@ -58,9 +56,7 @@ func TestReadTakesPrivateRegularFilesOnly(t *testing.T) {
 		}
 	}
 	for mode := range fs.FileMode(0o100) {
-		if err := os.Chmod(good, 0o600|mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(good, 0o600|mode))
 		if _, _, err := Read(good, 6); errors.Is(err, ErrExposed) != (mode != 0) {
 			t.Errorf("mode %o: %v", 0o600|mode, err)
 		}
@@ -70,21 +66,13 @@ func TestReadTakesPrivateRegularFilesOnly(t *testing.T) {
 func TestWriteMakesANewVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	for range 2 {
-		if err := Write(path, []byte("a")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, Write(path, []byte("a")))
 		before, err := Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		// Held open, the old inode can't be used again.
 		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := Write(path, []byte("b")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, Write(path, []byte("b")))
 		if after, err := Stat(path); err != nil || after == before {
 			t.Errorf("version %v after a write, %v before, %v", after, before, err)
 		}
@@ -97,13 +85,9 @@ func TestWriteRemovesLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	stays := map[string]bool{".a." + rand.Text(): false, ".b." + rand.Text(): true, ".a.b": true, "b": true}
 	for name := range stays {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
-	if err := Write(filepath.Join(dir, "a"), nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, Write(filepath.Join(dir, "a"), nil))
 	for name, want := range stays {
 		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != want {
 			t.Errorf("%s: %v; it is to stay: %v", name, err, want)
@@ -165,9 +149,7 @@ func TestLockExcludes(t *testing.T) {
 func TestLockHeldTooLong(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	lock, err := Acquire(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer lock.Release()
 	if _, err := acquire(path, 10*time.Millisecond); !errors.Is(err, ErrBusy) {
 		t.Errorf("a second one: %v, want ErrBusy", err)
@@ -178,15 +160,11 @@ func TestMarkOutlivesTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	for _, want := range []bool{false, true} {
 		lock, err := Acquire(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got, err := lock.Marked(); got != want || err != nil {
 			t.Errorf("marked: %v, %v, want %v", got, err, want)
 		}
-		if err := errors.Join(lock.Mark(), lock.Release()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(lock.Mark(), lock.Release()))
 	}
 }
 
@@ -194,9 +172,7 @@ func TestMarkOutlivesTheLock(t *testing.T) {
 func TestLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	f, err := Open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
 	var other strings.Builder
 	for _, step := range []struct{ write, want string }{{"one\n", "one\n"}, {"two\n", "one\ntwo\n"},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -47,9 +48,7 @@ garbage
 
 func TestFilesOfNumbers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte("a 1\nb x\n c 3\nVmSwap:\t 12 kB\nVmSwap: 13 kB\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte("a 1\nb x\n c 3\nVmSwap:\t 12 kB\nVmSwap: 13 kB\n"), 0o600))
 	if got, err := proc.Numbers(path); err != nil || len(got) != 2 || got["a"] != 1 || got["c"] != 3 {
 		t.Errorf("numbers = %v, %v", got, err)
 	}

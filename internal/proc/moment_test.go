@@ -4,6 +4,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -12,9 +13,7 @@ func TestMoment(t *testing.T) {
 	if before.Space == "" || before.Forks == 0 {
 		t.Fatalf("%+v", before)
 	}
-	if err := exec.Command("true").Run(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, exec.Command("true").Run())
 	now := proc.Now()
 	if now.Forks <= before.Forks || before.Space != now.Space {
 		t.Errorf("%+v after %+v", now, before)

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -21,9 +22,7 @@ func sleeper(t *testing.T, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
 	cmd.Env = env
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	return cmd
 }
@@ -40,9 +39,7 @@ func speaker(t *testing.T, env ...string) *exec.Cmd {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
@@ -53,9 +50,7 @@ func speaker(t *testing.T, env ...string) *exec.Cmd {
 func identify(t *testing.T, pid int) proc.Identity {
 	t.Helper()
 	id, err := proc.Identify(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return id
 }
 
@@ -82,9 +77,7 @@ func TestIdentity(t *testing.T) {
 	if id.Await(time.Nanosecond) {
 		t.Error("its end was seen before it was")
 	}
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Process.Kill())
 	if !id.Await(time.Hour) || id.Runs() { // a zombie by then
 		t.Error("it runs after its end")
 	}
@@ -153,9 +146,7 @@ func TestChildren(t *testing.T) {
 		want = append(want, (<-started).Process.Pid)
 	}
 	dead := sleeper(t)
-	if err := dead.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, dead.Process.Kill())
 	want = append(want, dead.Process.Pid)
 	for name, children := range map[string]func(int) ([]int, error){"by the kernel": proc.Children,
 		"among all processes": proc.ChildrenAmongAll} {
@@ -218,10 +209,7 @@ func TestParseStat(t *testing.T) {
 
 func FuzzParseStat(f *testing.F) {
 	f.Add("7 (a) b) c) S 10 20 30 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0")
-	text, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		f.Fatal(err)
-	}
+	text := must.Read(f, "/proc/self/stat")
 	f.Add(string(text))
 	f.Fuzz(func(t *testing.T, text string) {
 		if s, err := proc.ParseStat(7, text); err == nil && s.PID != 7 {

@@ -10,31 +10,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
 // TestUsage holds what is read of a process against what the kernel says of it elsewhere.
 func TestUsage(t *testing.T) {
 	before, err := proc.Read(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	// memory that the heap has not had before
 	page, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer unix.Munmap(page)
 	for i := range page {
 		page[i] = byte(i)
 	}
-	if err := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").Run(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").Run())
 	after, err := proc.Read(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if after.RSS < before.RSS+48<<20 || after.RSS < uint64(len(page)) {
 		t.Errorf("RSS went from %d to %d with %d more", before.RSS, after.RSS, len(page))
 	}
@@ -45,9 +38,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 	var children unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_CHILDREN, &children); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Getrusage(unix.RUSAGE_CHILDREN, &children))
 	want := time.Duration(children.Utime.Nano() + children.Stime.Nano())
 	if (after.Children.Sum() - want).Abs() > 30*time.Millisecond {
 		t.Errorf("children's time = %v, want %v", after.Children.Sum(), want)
@@ -63,16 +54,10 @@ func TestUsageOfNastyNames(t *testing.T) {
 		cmd := exec.Command("/bin/sh", "-c", `printf %s "$NAME" > /proc/$$/comm && echo named; read line`)
 		cmd.Env = append(os.Environ(), "NAME="+name)
 		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, cmd.Start())
 		var said [5]byte
 		if _, err := out.Read(said[:]); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"taskapi/internal/must"
 	"taskapi/internal/safedir"
 )
 
@@ -16,13 +17,9 @@ import (
 func sharedDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "safedir")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	return dir
 }
 
@@ -32,12 +29,8 @@ func TestOwnIsTheSameEachTime(t *testing.T) {
 		t.Skip("needs another user, and so root")
 	}
 	taken := filepath.Join(sharedDir(t), "x")
-	if err := os.Mkdir(taken, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(taken, 1234, 1234); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(taken, 0o755))
+	must.OK(t, os.Chown(taken, 1234, 1234))
 	first := own(t, taken)
 	if first == taken {
 		t.Errorf("another user's directory: %s", first)
@@ -45,9 +38,7 @@ func TestOwnIsTheSameEachTime(t *testing.T) {
 	if again := own(t, taken); again != first {
 		t.Errorf("got %s, and then %s", first, again)
 	}
-	if err := os.Remove(taken); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(taken))
 	if later := own(t, taken); later != first {
 		t.Errorf("when the name is free again: %s, want %s", later, first)
 	}
@@ -56,9 +47,7 @@ func TestOwnIsTheSameEachTime(t *testing.T) {
 func own(t *testing.T, path string) string {
 	t.Helper()
 	d, err := safedir.Own(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer d.Close()
 	if info, err := os.Stat(d.Path); err != nil || info.Mode().Perm() != 0o711 {
 		t.Errorf("%v, %v; want mode 0711", info, err)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"taskapi/internal/must"
 	"taskapi/internal/safedir"
 )
 
@@ -16,9 +17,7 @@ const nobody = 65534
 
 func TestTrust(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	mkdir := func(name string, mode fs.FileMode, uid int) {
 		t.Helper()
 		path := filepath.Join(base, name)
@@ -26,9 +25,7 @@ func TestTrust(t *testing.T) {
 		if uid != os.Geteuid() {
 			err = errors.Join(err, os.Chown(path, uid, uid))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	me := os.Geteuid()
 	mkdir("good", 0o711, me)
@@ -38,11 +35,9 @@ func TestTrust(t *testing.T) {
 	mkdir("sticky", 0o777|fs.ModeSticky, me)
 	mkdir("sticky/mine", 0o700, me)
 	mkdir("sticky/mine/deep", 0o700, me)
-	if err := errors.Join(os.Symlink("good", base+"/link"), os.Symlink("open/mine", base+"/astray"),
+	must.OK(t, errors.Join(os.Symlink("good", base+"/link"), os.Symlink("open/mine", base+"/astray"),
 		os.Symlink("../..", base+"/good/deep/up"),
-		os.Symlink("loop", base+"/loop"), os.WriteFile(base+"/file", nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+		os.Symlink("loop", base+"/loop"), os.WriteFile(base+"/file", nil, 0o600)))
 	cases := map[string]struct {
 		resolved string // empty: refused
 		says     string
@@ -66,9 +61,7 @@ func TestTrust(t *testing.T) {
 		mkdir("theirs/mine", 0o700, me)
 		mkdir("sticky/theirs", 0o755, nobody)
 		mkdir("group", 0o770, me)
-		if err := errors.Join(os.Symlink("good", base+"/planted"), os.Lchown(base+"/planted", nobody, nobody)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(os.Symlink("good", base+"/planted"), os.Lchown(base+"/planted", nobody, nobody)))
 		for name, says := range map[string]string{
 			"theirs": base + "/theirs belongs to user nobody (mode 0755)", "theirs/mine": base +
 				"/theirs belongs to", "theirs/new": "chown 0 " + base + "/theirs'",

@@ -54,9 +54,7 @@ type place struct {
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	top, err := os.MkdirTemp("", "artifacts")
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(top) })
+	top := must.ShortDir(t)
 	p := &place{t: t, req: fetch.Request{
 		Dirs: fetch.Dirs{Task: filepath.Join(top, "task"), Shared: filepath.Join(top, "alloc")},
 		Limits: fetch.Limits{HTTPTimeout: deadline, GitTimeout: deadline, HgTimeout: deadline, Download: 1 << 30,

@@ -28,10 +28,7 @@ func self() interfaces.User {
 // newAlloc returns an allocation directory that every user can reach.
 func newAlloc(t *testing.T) string {
 	t.Helper()
-	top, err := os.MkdirTemp("", "allocdir")
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(top) })
-	must.OK(t, os.Chmod(top, 0o711))
+	top := must.ShortDir(t)
 	dir := filepath.Join(top, "allocs", "115ef685")
 	must.OK(t, allocdir.BuildAlloc(dir, allocdir.AnyUser, nil))
 	return dir

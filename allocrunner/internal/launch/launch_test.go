@@ -267,8 +267,7 @@ func copyOfThis(t *testing.T, dir string) string {
 	t.Helper()
 	self, err := os.Executable()
 	must.OK(t, err)
-	binary, err := os.ReadFile(self)
-	must.OK(t, err)
+	binary := must.Read(t, self)
 	program := filepath.Join(dir, "program")
 	must.OK(t, os.WriteFile(program, binary, 0o755))
 	return program

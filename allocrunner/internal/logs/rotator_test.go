@@ -46,8 +46,7 @@ func contents(t testing.TB, dir string) map[int]string {
 		if err != nil || !e.Type().IsRegular() {
 			continue
 		}
-		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		must.OK(t, err)
+		text := must.Read(t, filepath.Join(dir, e.Name()))
 		files[n] = string(text)
 	}
 	return files

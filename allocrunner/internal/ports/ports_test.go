@@ -267,11 +267,8 @@ func TestPrivilegedPort(t *testing.T) {
 // asStranger is this test binary run as another user.
 func asStranger(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ports")
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	binary, err := os.ReadFile(os.Args[0])
-	must.OK(t, err)
+	dir := must.ShortDir(t)
+	binary := must.Read(t, os.Args[0])
 	must.OK(t, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(dir+"/test", binary, 0o755)))
 	cmd := exec.Command(dir+"/test", args...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}

@@ -198,8 +198,7 @@ func (e *env) output(stream string) string {
 	slices.SortFunc(paths, func(a, b string) int { return len(a)*1000 + strings.Compare(a, b) - len(b)*1000 })
 	var all strings.Builder
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		must.OK(e.t, err)
+		text := must.Read(e.t, path)
 		all.Write(text)
 	}
 	return all.String()

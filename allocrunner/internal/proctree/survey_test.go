@@ -75,10 +75,8 @@ func TestSurvey(t *testing.T) {
 // reports whether a process has become its sleep: one that is becoming it has no environment to be recognised by.
 func isSleep(t *testing.T, pid int) bool {
 	t.Helper()
-	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	must.OK(t, err)
-	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	must.OK(t, err)
+	name := must.Read(t, fmt.Sprintf("/proc/%d/comm", pid))
+	environment := must.Read(t, fmt.Sprintf("/proc/%d/environ", pid))
 	return string(name) == "sleep\n" && len(environment) > 0
 }
 

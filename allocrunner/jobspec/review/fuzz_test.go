@@ -2,7 +2,6 @@ package review_test
 
 import (
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -20,8 +19,7 @@ func FuzzReview(f *testing.F) {
 		files, err := filepath.Glob(pattern)
 		must.OK(f, err)
 		for _, file := range files {
-			body, err := os.ReadFile(file)
-			must.OK(f, err)
+			body := must.Read(f, file)
 			f.Add(body)
 		}
 	}

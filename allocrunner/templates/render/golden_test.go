@@ -2,7 +2,6 @@ package render_test
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -123,8 +122,7 @@ func ours(text string, missingKey bool) render.Result {
 // corpus returns templates whose output, missing values and failure must be consul-template's.
 func corpus(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/templates.txt")
-	must.OK(t, err)
+	text := must.Read(t, "testdata/templates.txt")
 	lines := slices.DeleteFunc(strings.Split(string(text), "\n"), func(line string) bool {
 		return line == "" || strings.HasPrefix(line, "#")
 	})

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"taskapi/internal/must"
 )
 
 func TestRatioOfComparesRoundsMeasuredInTurn(t *testing.T) {
@@ -88,9 +90,7 @@ func TestHostileTokensAreWhatTheyClaim(t *testing.T) {
 	claims := map[string]any{"iat": 1_700_000_000, "nomad_allocation_id": alloc}
 	good := sign(i.trusted, map[string]any{"alg": "EdDSA", "kid": "real"}, claims)
 	requests, err := i.hostile(good, checksPath(alloc))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if len(requests) != 4*hostileEach {
 		t.Fatalf("got %d requests, want %d", len(requests), 4*hostileEach)
 	}
@@ -123,9 +123,7 @@ func signedBy(t *testing.T, token string, key ed25519.PrivateKey) bool {
 	t.Helper()
 	at := strings.LastIndex(token, ".")
 	signature, err := base64.RawURLEncoding.DecodeString(token[at+1:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return ed25519.Verify(key.Public().(ed25519.PublicKey), []byte(token[:at]), signature)
 }
 

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"testing"
 	"time"
+
+	"taskapi/internal/must"
 )
 
 // TestMeasure builds the program, and runs measurements on a real taskapi, so briefly that the figures mean nothing.
@@ -28,18 +30,14 @@ func TestMeasure(t *testing.T) {
 	}
 	t.Run("attack", func(t *testing.T) {
 		text, err := measure(t, "-binary", binary, "-run", "attack")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if want := `(?m)^the others: not refused  +0\.0 %  +100\.0 %`; !regexp.MustCompile(want).Match(text) {
 			t.Errorf("no line like %s: taskapi does not refuse all, or the floor some, in:\n%s", want, text)
 		}
 	})
 	t.Run("scale", func(t *testing.T) {
 		text, err := measure(t, "-binary", binary, "-run", "scale", "-allocations", "3")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, figure := range []string{"CPU until it rests, for each", "RSS, for each", "an answer while others register"} {
 			if row := `(?m)^` + figure + `  .* [0-9.]+ \([0-9.]+-[0-9.]+\)`; !regexp.MustCompile(row).Match(text) {
 				t.Errorf("no row like %s in:\n%s", row, text)
@@ -48,9 +46,7 @@ func TestMeasure(t *testing.T) {
 	})
 	slower := filepath.Join(t.TempDir(), "slower")
 	script := fmt.Sprintf("#!/bin/sh\nsleep 1\nexec %s \"$@\"\n", binary)
-	if err := os.WriteFile(slower, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(slower, []byte(script), 0o755))
 	for verdict, args := range map[string][]string{
 		"worse":  {"-binary", slower, "-compare", binary},
 		"better": {"-binary", binary, "-compare", slower},

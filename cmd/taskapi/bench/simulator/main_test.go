@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/must"
 )
 
 const crowdJob = `
@@ -47,9 +48,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	const allocs = 20
 	dir, err := os.MkdirTemp("", "t") // short, because the path of a socket has room for 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	layout := datadir.Dir(dir)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -85,9 +84,7 @@ func TestRun(t *testing.T) {
 	status := func(addr, token, id string) int {
 		t.Helper()
 		status, err := statusOf(t.Context(), addr, token, "/v1/allocation/"+id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return status
 	}
 	tokens := map[string][2]string{}
@@ -120,9 +117,7 @@ func TestRun(t *testing.T) {
 
 	acted, err := api.NewClient(&api.Config{Address: "unix://" + layout.OperatorSocket(ids[0]),
 		SecretID: readFile(t, layout.OperatorToken(ids[0]))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(acted.Close)
 	alloc, _, err := acted.Allocations().Info(ids[0], nil)
 	if err != nil || alloc.ClientStatus != api.AllocClientStatusRunning {
@@ -171,9 +166,7 @@ func TestRunRefuses(t *testing.T) {
 func jobFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "job.nomad.hcl")
-	if err := os.WriteFile(path, []byte(crowdJob), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(crowdJob), 0o600))
 	return path
 }
 
@@ -205,9 +198,6 @@ func tokenOf(d datadir.Dir, id, task string) string {
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Read(t, path)
 	return string(content)
 }

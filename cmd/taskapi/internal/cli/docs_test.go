@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/examples/doctest"
+	"taskapi/internal/must"
 )
 
 // everyCommand returns the commands in the order of the help, each before those below it, without what is hidden.
@@ -180,10 +180,7 @@ func TestCommandsAreDocumented(t *testing.T) {
 
 // TestGuideNamesEveryCommand: docs/commands.md has a row for each group, with its commands.
 func TestGuideNamesEveryCommand(t *testing.T) {
-	guide, err := os.ReadFile("../../../../docs/commands.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	guide := must.Read(t, "../../../../docs/commands.md")
 	for _, g := range groups {
 		_, row, _ := strings.Cut(string(guide), "\n| "+g.heading+" |")
 		row, _, _ = strings.Cut(row, "\n")

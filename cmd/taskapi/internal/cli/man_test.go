@@ -20,6 +20,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/settings"
+	"taskapi/internal/must"
 )
 
 var (
@@ -33,13 +34,9 @@ var (
 func TestManPages(t *testing.T) {
 	pages := manPages(t)
 	dir := cmp.Or(*manDir, t.TempDir())
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(dir, 0o755))
 	for name, text := range pages {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	for _, cmd := range everyCommand() {
 		text := pages[pageOf(cmd)+".1"]

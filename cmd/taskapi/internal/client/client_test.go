@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/internal/must"
 	"taskapi/internal/privatefile"
 )
 
@@ -27,11 +28,7 @@ const id = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 // newDir makes a data directory whose sockets have short paths.
 func newDir(t *testing.T) datadir.Dir {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := must.ShortDir(t)
 	return datadir.Dir(dir)
 }
 
@@ -39,25 +36,17 @@ func newDir(t *testing.T) datadir.Dir {
 func lock(t *testing.T, dir datadir.Dir, over bool) *datadir.Lock {
 	t.Helper()
 	l, err := dir.Lock(id, dir.Store("1"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: id}, Terminal: over}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: id}, Terminal: over}))
 	return l
 }
 
 // serve answers on the operator's socket, to the holder of the token "good".
 func serve(t *testing.T, dir datadir.Dir, handler http.HandlerFunc) {
 	t.Helper()
-	if err := privatefile.Write(dir.OperatorToken(id), []byte("good\n")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, privatefile.Write(dir.OperatorToken(id), []byte("good\n")))
 	l, err := net.Listen("unix", dir.OperatorSocket(id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Nomad-Token") != "good" {
 			http.Error(w, "Forbidden", http.StatusForbidden)
@@ -102,9 +91,7 @@ func TestLocate(t *testing.T) {
 		"refusing": {func(t *testing.T, d datadir.Dir) {
 			hold(t, d)
 			serve(t, d, answer("{}"))
-			if err := privatefile.Write(d.OperatorToken(id), []byte("bad")); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, privatefile.Write(d.OperatorToken(id), []byte("bad")))
 		}, short, client.Refusing, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

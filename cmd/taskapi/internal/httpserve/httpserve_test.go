@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 func TestParseAddress(t *testing.T) {
@@ -41,13 +43,9 @@ func TestParseAddress(t *testing.T) {
 func serve(t *testing.T, address string, most int) (l *Listener, come, may chan struct{}) {
 	t.Helper()
 	a, err := ParseAddress(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	l, err = Listen(a, most)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	come, may = make(chan struct{}), make(chan struct{})
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/wait" {
@@ -79,9 +77,7 @@ type client struct {
 func dial(t *testing.T, l *Listener) client {
 	t.Helper()
 	conn, err := net.Dial(l.Listener.Addr().Network(), l.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return client{conn, t}
 }
@@ -170,9 +166,7 @@ func TestAddressInUse(t *testing.T) {
 		if a.Socket == "" {
 			a, err = ParseAddress(l.Addr().String())
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if second, err := Listen(a, 1); err == nil {
 			t.Errorf("%s is taken twice: %v", a, second.URL())
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/must"
 )
 
 func TestShortIDs(t *testing.T) {
@@ -59,9 +60,7 @@ func TestColors(t *testing.T) {
 	}
 	defer terminal.Close()
 	file, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer file.Close()
 	for _, tc := range []struct {
 		out  *os.File

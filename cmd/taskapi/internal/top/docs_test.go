@@ -2,11 +2,11 @@ package top
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"taskapi/examples/doctest"
+	"taskapi/internal/must"
 )
 
 // TestKeysAreDocumented holds the table of keys to the bindings.
@@ -22,14 +22,8 @@ func TestKeysAreDocumented(t *testing.T) {
 
 // TestDocsShowTheScreen: the screen in the page about top is one that a terminal shows.
 func TestDocsShowTheScreen(t *testing.T) {
-	page, err := os.ReadFile("../../../../docs/top.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	screen, err := os.ReadFile("testdata/terminal/inside-80x24.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must.Read(t, "../../../../docs/top.md")
+	screen := must.Read(t, "testdata/terminal/inside-80x24.txt")
 	if !strings.Contains(string(page), "$ taskapi top shop\n"+string(screen)+"```\n") {
 		t.Errorf("docs/top.md does not show\n%s", screen)
 	}

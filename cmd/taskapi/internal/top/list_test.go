@@ -12,6 +12,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/must"
 )
 
 // allocationOf returns one with a name, an age and tasks that run.
@@ -161,9 +163,7 @@ func TestOnce(t *testing.T) {
 		return start.Add(time.Minute)
 	}, Terminal: Terminal{Lines: true}}
 	once, err := Look(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	text := once.Text(80, false)
 	rows := strings.Split(text, "\n")
 	if len(rows) != 3+len(found)+1 {
@@ -194,9 +194,7 @@ func TestOnce(t *testing.T) {
 
 	c.Start = found[0].ID
 	once, err = Look(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	text = once.Text(60, false)
 	if !strings.Contains(text, "batch.web[0]") || !strings.Contains(text, "task-0  complete (0)") {
 		t.Errorf("of one:\n%s", text)

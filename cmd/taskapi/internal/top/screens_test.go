@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/tmux"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -120,24 +121,16 @@ func TestTerminals(t *testing.T) {
 		t.Skip("there is no tmux here: ", err)
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, size := range [][2]int{{40, 10}, {80, 24}, {200, 50}} {
 		for at, name := range map[string]string{"list": "list", "shop.web[0]": "inside"} {
 			name = fmt.Sprintf("%s-%dx%d", name, size[0], size[1])
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				dir, err := os.MkdirTemp("", "t") // a short path, for a socket
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { os.RemoveAll(dir) })
+				dir := must.ShortDir(t)
 				term := tmux.Terminal{Socket: filepath.Join(dir, "s")}
 				env := []string{screenEnv + "=" + at, "LC_ALL=C.UTF-8", "GOCOVERDIR=" + dir}
-				if err := term.Open(size[0], size[1], env, self); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, term.Open(size[0], size[1], env, self))
 				t.Cleanup(term.Close)
 				showsGolden(t, term, name)
 				if size[0] == 200 {
@@ -152,9 +145,7 @@ func TestTerminals(t *testing.T) {
 func screenOf(t *testing.T, term tmux.Terminal) string {
 	t.Helper()
 	text, err := term.Do("capture-pane", "-p")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	rows := strings.Split(text, "\n")
 	for i, row := range rows {
 		rows[i] = strings.TrimRight(row, " ")
@@ -183,9 +174,7 @@ func showsGolden(t *testing.T, term tmux.Terminal, name string) {
 		}
 	}
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(got), 0o644))
 		return
 	}
 	t.Errorf("terminal %s (-want +got); -update writes it:\n%s", name, cmp.Diff(string(want), got))

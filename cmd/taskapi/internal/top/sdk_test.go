@@ -15,28 +15,19 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/internal/must"
 	"taskapi/internal/privatefile"
 )
 
 // serve answers on an operator's socket, and returns the SDK for it.
 func serve(t *testing.T, handler http.HandlerFunc) *SDK {
 	t.Helper()
-	temp, err := os.MkdirTemp("", "t") // a short path, for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(temp) })
+	temp := must.ShortDir(t)
 	dir, id := datadir.Dir(temp), allocation().ID
-	if err := os.MkdirAll(filepath.Dir(dir.OperatorSocket(id)), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := privatefile.Write(dir.OperatorToken(id), []byte("good\n")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Dir(dir.OperatorSocket(id)), 0o700))
+	must.OK(t, privatefile.Write(dir.OperatorToken(id), []byte("good\n")))
 	l, err := net.Listen("unix", dir.OperatorSocket(id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	s := &http.Server{Handler: handler}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }() // until Close
@@ -101,9 +92,7 @@ func TestOutputIsWhatIsThere(t *testing.T) {
 	l := &logs{parts: [][]byte{[]byte("one "), []byte("two")}, closed: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	output, err := NewSDK(nil, "", l).Output(ctx, "server", "stdout")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if want := start.Add(1); !output.Written().Equal(want) {
 		t.Errorf("it was written at %v, want %v", output.Written(), want)
 	}
@@ -127,9 +116,7 @@ func TestOutputKeepsUp(t *testing.T) {
 	l.parts = append(l.parts, []byte("the end"))
 	ctx, cancel := context.WithCancel(t.Context())
 	output, err := NewSDK(nil, "", l).Output(ctx, "server", "stdout")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for parts := range maxBehind {
 		chunk, err := output.Next()
 		if err != nil || len(chunk.Text) != chunkBytes || chunk.Gap {

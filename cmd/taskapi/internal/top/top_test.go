@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskapi/cmd/taskapi/internal/top/tasktext"
+	"taskapi/internal/must"
 )
 
 var update = flag.Bool("update", false, "write the golden screens")
@@ -308,14 +309,9 @@ func (s *screen) golden(name string) {
 	path := filepath.Join("testdata", name+".txt")
 	got := s.text()
 	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			s.t.Fatal(err)
-		}
+		must.OK(s.t, os.WriteFile(path, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	want := must.Read(s.t, path)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		s.t.Errorf("screen %s (-want +got); -update writes it:\n%s", name, diff)
 	}

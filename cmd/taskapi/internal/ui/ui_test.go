@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/internal/httpserve"
+	"taskapi/internal/must"
 )
 
 // TestSecretsEnd: a link is good for a minute, and a session for twelve hours.
@@ -58,9 +59,7 @@ func TestOwnerOf(t *testing.T) {
 		}
 		defer l.Close()
 		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		client, server := c.LocalAddr().(*net.TCPAddr).AddrPort(), l.Addr().(*net.TCPAddr).AddrPort()
 		if uid, found := ownerOf(client, server); !found || uid != os.Getuid() {
 			t.Errorf("%s: user %d, %t", address, uid, found)

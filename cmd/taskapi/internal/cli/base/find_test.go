@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // saved is an allocation that a test writes into a data directory.
@@ -49,21 +50,15 @@ func newPlace(t *testing.T, all []saved) Layout {
 				false: "dead"}[j == 0]}}
 		}
 		lock, err := l.Lock(s.id, l.Store("1"), slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		alloc := &api.Allocation{ID: s.id, Name: s.job + ".g[0]", JobID: s.job, TaskGroup: "g", ClientStatus: "running",
 			CreateTime: int64(i + 1),
 			Job:        &api.Job{ID: &s.job, TaskGroups: []*api.TaskGroup{group}}}
 		if s.ended {
 			alloc.ClientStatus = "complete"
 		}
-		if err := lock.State().Put(interfaces.Saved{Alloc: alloc, Tasks: states, Terminal: s.ended}); err != nil {
-			t.Fatal(err)
-		}
-		if err := lock.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, lock.State().Put(interfaces.Saved{Alloc: alloc, Tasks: states, Terminal: s.ended}))
+		must.OK(t, lock.Close())
 	}
 	return l
 }
@@ -147,9 +142,7 @@ func TestFinderPlaces(t *testing.T) {
 	given, own := t.TempDir(), t.TempDir()
 	w := Environment{Stdout: io.Discard, Env: []string{"XDG_STATE_HOME=" + own}}
 	newIn := func(dir string) { // an allocation of it
-		if err := datadir.Dir(dir).Make(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, datadir.Dir(dir).Make())
 	}
 	newIn(own + "/taskapi")
 	f, err := NewFinder(w, given)

@@ -6,21 +6,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"taskapi/internal/must"
 	"taskapi/internal/tty"
 )
 
 // TestHelpColumns: a help text is as wide as the terminal, but never wider than can be read well.
 func TestHelpColumns(t *testing.T) {
 	master, slave, err := tty.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer master.Close()
 	defer slave.Close()
 	for columns, want := range map[uint16]int{40: 40, 250: 100, 0: 80} {
-		if err := tty.Resize(slave, 24, columns); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, tty.Resize(slave, 24, columns))
 		if got := HelpColumns(slave); got != want {
 			t.Errorf("on a terminal of %d columns, help has %d, want %d", columns, got, want)
 		}

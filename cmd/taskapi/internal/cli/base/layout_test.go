@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestCommandOfADataDirectory copies what messages tell people to type: it must be about the same data directory,
@@ -23,9 +25,7 @@ func TestCommandOfADataDirectory(t *testing.T) {
 		{"/tmp/a b", "", `taskapi run --data-dir "/tmp/a b" --alloc-id x`},
 	} {
 		l, err := NewLayout(c.given, Environment{Env: []string{"HOME=" + home, DataDirEnv + "=" + c.env}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if got := l.Command("run", "--alloc-id", "x"); got != c.want {
 			t.Errorf("with --data-dir %q and %s=%q: %s, want %s", c.given, DataDirEnv, c.env, got, c.want)
 		}

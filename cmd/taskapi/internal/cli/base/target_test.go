@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"taskapi/internal/must"
 )
 
 // TestNames: --alloc and --task stand for the arguments, and contradict none.
@@ -35,9 +37,7 @@ func TestNames(t *testing.T) {
 		var at TargetFlags
 		cmd := &cobra.Command{Use: "x"}
 		at.Add(cmd, Environment{}, tc.sought)
-		if err := cmd.ParseFlags(strings.Fields(args)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, cmd.ParseFlags(strings.Fields(args)))
 		names, err := at.Names(cmd.Flags().Args())
 		if got := strings.Join(names, " "); got != tc.want || tc.err == "" != (err == nil) ||
 			err != nil && (err.Error() != tc.err || !IsUsage(err)) {

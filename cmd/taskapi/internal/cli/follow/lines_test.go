@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // chunk is output that was read from a task at a second of 1970; the second 0 is unknown.
@@ -92,9 +93,7 @@ func read(t *testing.T, files interfaces.Files, rest bool, names ...TaskStream) 
 		lines = append(lines, written(l))
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return lines, readers
 }
 

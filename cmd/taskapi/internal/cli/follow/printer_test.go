@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // TestLostLinesAreCounted where they are missing, in the form of the others, for events and for the log.
@@ -96,9 +97,7 @@ func TestOutputFlag(t *testing.T) {
 		var o OutputFlag
 		f := pflag.NewFlagSet("", pflag.ContinueOnError)
 		o.Add(f)
-		if err := f.Parse(strings.Fields(tc.arg)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.Parse(strings.Fields(tc.arg)))
 		if got := o.Wanted(base.Environment{Stdout: tc.out}, tc.json); got != tc.wanted {
 			t.Errorf("%q, JSON %t, to %T: wanted %t, want %t", tc.arg, tc.json, tc.out, got, tc.wanted)
 		}
