@@ -184,12 +184,11 @@ func TestNoClientIsRefused(t *testing.T) {
 	none("an update with a restart")
 
 	// A new allocation in its place: the tasks of the version before are stopped, before the new ones start.
-	must(t, os.WriteFile(file, []byte(strings.NewReplacer(`"one"`, `"three"`, `task "main"`, `task "other"`).Replace(job)),
-		0o600))
+	writeFile(t, file, strings.NewReplacer(`"one"`, `"three"`, `task "main"`, `task "other"`).Replace(job))
 	command("update", "--replace", testAllocID, file)
 	until(t, p, "another allocation", func() bool { last := c.last.Load(); return last != nil && *last == "three" })
 	none("an update that replaces the allocation")
-	must(t, os.WriteFile(file, []byte(job), 0o600))
+	writeFile(t, file, job)
 	command("update", "--replace", testAllocID, file)
 	until(t, p, "yet another allocation", func() bool { last := c.last.Load(); return last != nil && *last == "one" })
 	none("another such update")
