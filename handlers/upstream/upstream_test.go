@@ -337,7 +337,6 @@ func TestReadsSeeOwnChanges(t *testing.T) {
 func TestChangesOnce(t *testing.T) {
 	f := newFixture(t)
 	token := f.token("web", allocID)
-	f.do("web", "GET", "/v1/agent/self", token, "") // leaves a connection that can be used again
 	f.agent.mu.Lock()
 	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodGet && r.URL.Path != "/v1/client/gc" {
@@ -348,6 +347,7 @@ func TestChangesOnce(t *testing.T) {
 	f.agent.mu.Unlock()
 	for _, request := range []string{"PUT /v1/jobs", "POST /v1/job/a/dispatch", "DELETE /v1/job/a", "GET /v1/client/gc"} {
 		method, path, _ := strings.Cut(request, " ")
+		f.do("web", "GET", "/v1/agent/self", token, "") // leaves a connection to the agent that can be used again
 		r, _ := http.NewRequestWithContext(t.Context(), method, "http://gateway"+path, nil)
 		r.Header = http.Header{"X-Nomad-Token": {token}, "Idempotency-Key": {"1"}, "X-Idempotency-Key": {"1"}}
 		response, err := f.client("web").Do(r)
@@ -454,8 +454,13 @@ func TestIndexGoesBackward(t *testing.T) {
 	f.agent.index, f.agent.values[path] = 3, "restored"
 	f.agent.mu.Unlock()
 	f.agent.start()
-	if a := <-got; a.body != "restored" || a.header.Get("X-Nomad-Index") != "3" {
-		t.Errorf("%+v", a)
+	select {
+	case a := <-got:
+		if a.body != "restored" || a.header.Get("X-Nomad-Index") != "3" {
+			t.Errorf("%+v", a)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the reader still waits for the index that there was before")
 	}
 }
 
@@ -654,4 +659,80 @@ func TestStreams(t *testing.T) {
 	if lines.Scan() {
 		t.Errorf("another line: %q", lines.Text())
 	}
+}
+
+// TestCommands take the connection over, both ways, and end when the key of their token is removed. No other request
+// can upgrade its connection.
+func TestCommands(t *testing.T) {
+	f := newFixture(t)
+	token := f.token("web", allocID)
+	f.agent.mu.Lock()
+	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Upgrade") != "websocket" || r.Header.Get("Sec-WebSocket-Key") != "k" {
+			w.WriteHeader(http.StatusBadRequest)
+			return true
+		}
+		conn, both, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return true
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		for {
+			line, err := both.ReadString('\n')
+			if err != nil {
+				return true
+			}
+			_, _ = io.WriteString(conn, "echo "+line)
+		}
+	}
+	f.agent.mu.Unlock()
+	head := " HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: " + token + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+		"Sec-WebSocket-Key: k\r\n\r\n"
+	if got := f.raw("web", "GET /v1/agent/monitor"+head); got != http.StatusBadRequest {
+		t.Errorf("a request that is no command: %d", got)
+	}
+	conn, err := net.Dial("unix", f.sockets["web"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /v1/client/allocation/"+allocID+"/exec?task=web"+head); err != nil {
+		t.Fatal(err)
+	}
+	from := bufio.NewReader(conn)
+	if response, err := http.ReadResponse(from, nil); err != nil || response.StatusCode != 101 {
+		t.Fatal(response, err)
+	}
+	for range 3 {
+		_, _ = io.WriteString(conn, "line\n")
+		if line, err := from.ReadString('\n'); line != "echo line\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	old := f.ring.Active().ID
+	if _, err := f.ring.Rotate(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.ring.Remove(old); err != nil {
+		t.Fatal(err)
+	}
+	f.agent.mu.Lock()
+	f.agent.jwks = f.ring.JWKS()
+	f.agent.mu.Unlock()
+	f.agent.set("/x", "y") // wakes the query of the keys
+	if line, err := from.ReadString('\n'); err == nil {
+		t.Errorf("another line: %q", line)
+	}
+	f.until("the audit log has the command", func() bool {
+		f.audit.mu.Lock()
+		defer f.audit.mu.Unlock()
+		for _, r := range f.audit.all {
+			if strings.HasSuffix(r.Path, "/exec") && r.Outcome == auth.Done {
+				return true
+			}
+		}
+		return false
+	})
 }

@@ -33,7 +33,7 @@ import (
 	"taskapi/socket"
 )
 
-// Config says what a gateway needs. All fields are required.
+// Config says what a gateway needs. All fields but Reopen are required.
 type Config struct {
 	Upstream string   // the agent's address
 	Dir      string   // of the sockets
@@ -41,6 +41,7 @@ type Config struct {
 	Settings agent.Settings
 	Getenv   func(string) string // the environment that Nomad gives a task
 	Logger   *slog.Logger
+	Reopen   <-chan os.Signal           // has the audit log opened again; nil for never
 	Started  func(paths []string) error // is called when the sockets listen
 }
 
@@ -88,7 +89,14 @@ func Run(ctx context.Context, config Config) error {
 	if config.Settings.Policy != "" {
 		serving.Allowed = func(r *http.Request, p *auth.Principal) *auth.Denial { return allowed(authenticator, r, p) }
 	}
-	return serve(ctx, config, upstream.New(serving), keys, id, limits)
+	return serve(ctx, config, upstream.New(serving), keys, id, limits, func() {
+		if audit == nil {
+			return
+		}
+		if err := audit.Reopen(); err != nil {
+			config.Logger.Error("the audit log can't be opened again", "path", config.Settings.AuditLog, "error", err)
+		}
+	})
 }
 
 // allocation returns the ID of the allocation that this process is a task of, and what its tokens must claim.
@@ -238,6 +246,7 @@ func peerOf(c net.Conn) (auth.Peer, error) {
 // serve opens the sockets and answers on them until ctx ends or one of them fails.
 func serve(
 	ctx context.Context, config Config, server *upstream.Server, keys *upstream.Keys, id string, limits limitset.Set,
+	reopen func(),
 ) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -275,11 +284,15 @@ func serve(
 	if err := config.Started(paths); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-failed:
-		return err
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		case <-config.Reopen:
+			reopen()
+		}
 	}
 }
 

@@ -1,7 +1,10 @@
 package access
 
 import (
+	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -60,11 +63,14 @@ docs/gateway.md has a job file.`,
 			if err != nil {
 				return err
 			}
-			ctx, release := base.UntilSignal(cmd.Context())
+			reopen := make(chan os.Signal, 1)
+			signal.Notify(reopen, syscall.SIGHUP)
+			defer signal.Stop(reopen)
+			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer release()
 			return gateway.Run(ctx, gateway.Config{
 				Upstream: address, Dir: filepath.Clean(dir), Tasks: args, Settings: s, Getenv: w.Getenv,
-				Logger: base.NewLogger(verbose, w),
+				Logger: base.NewLogger(verbose, w), Reopen: reopen,
 				Started: func(paths []string) error {
 					for _, path := range paths {
 						if err := w.Printf("listening on %s\n", path); err != nil {
