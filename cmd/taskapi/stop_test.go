@@ -21,6 +21,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/identity"
+	"taskapi/internal/disktest"
 	"taskapi/internal/must"
 )
 
@@ -240,20 +241,13 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 // TestStopOnADiskThatNeverHadTheState says that the tasks have ended, at once and as a success: no later command finds
 // them running.
 func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount a file system")
-	}
 	t.Parallel()
 	large := strings.Replace(isolatedJob, `group "g" {`, "group \"g\" {\n meta { x = \""+strings.Repeat("x", 60_000)+
 		"\" }", 1)
 	file := jobFile(t, large)
 	// too little for the state, and enough for what else a task needs
 	for kilobytes := 36; kilobytes <= 120; kilobytes += 4 {
-		dir := shortDir(t)
-		if err := syscall.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%dk,mode=711", kilobytes)); err != nil {
-			t.Skipf("no file system can be mounted: %v", err)
-		}
-		t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+		dir := disktest.Mount(t, fmt.Sprintf("size=%dk,mode=711", kilobytes)).Dir
 		p := startProcess(t, dir, file)
 		ended := make(chan error, 1)
 		go func() { ended <- p.Wait() }()

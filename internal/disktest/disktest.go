@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/must"
 )
 
 // Small is a small file system, which is unmounted at the end of the test.
@@ -23,13 +25,12 @@ type Small struct {
 }
 
 // Mount mounts a file system with options of tmpfs(5), such as "size=8m". Where it can't, it skips the test; instead
-// names the test that covers as much as possible there.
-func Mount(tb testing.TB, options, instead string) Small {
+// names the tests that cover as much as possible there. Paths in it leave room for the name of a socket.
+func Mount(tb testing.TB, options string, instead ...string) Small {
 	tb.Helper()
-	dir := tb.TempDir()
+	dir := must.ShortDir(tb)
 	if err := unix.Mount("none", dir, "tmpfs", 0, options); err != nil {
-		tb.Skipf("a small file system can't be mounted here, which takes CAP_SYS_ADMIN: %v; %s covers what it can", err,
-			instead)
+		tb.Skipf("a small file system can't be mounted here, which takes CAP_SYS_ADMIN: %v; instead: %q", err, instead)
 	}
 	tb.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {

@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/disktest"
 	"taskapi/internal/must"
 )
 
@@ -198,11 +199,7 @@ func TestFreedNumberOfOthers(t *testing.T) {
 // TestFullDisk refuses no numbers that are taken already, and what could not be taken as a whole is not taken.
 func TestFullDisk(t *testing.T) {
 	proctest.NeedRoot(t)
-	parent := t.TempDir()
-	if err := syscall.Mount("none", parent, "tmpfs", 0, "nr_inodes=6,mode=755"); err != nil {
-		t.Skipf("no file system can be mounted: %v", err)
-	}
-	t.Cleanup(func() { _ = syscall.Unmount(parent, syscall.MNT_DETACH) })
+	parent := disktest.Mount(t, "nr_inodes=6,mode=755").Dir
 	// with root, lock and users there is room for three
 	r, dir := accounts.Registry{Dir: filepath.Join(parent, "users")}, t.TempDir()
 	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"a", "b", "c"}, small); !errors.Is(err,

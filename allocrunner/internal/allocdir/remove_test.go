@@ -10,20 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/internal/disktest"
 	"taskapi/internal/must"
 )
 
 // TestRemoveOnAFullDisk is what makes room on it.
 func TestRemoveOnAFullDisk(t *testing.T) {
-	parent := t.TempDir()
-	if err := unix.Mount("none", parent, "tmpfs", 0, "nr_inodes=32"); err != nil {
-		t.Skip("a small file system can't be mounted here, which takes CAP_SYS_ADMIN:", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(parent, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	parent := disktest.Mount(t, "nr_inodes=32").Dir
 	dir := filepath.Join(parent, "alloc")
 	must.OK(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700))
 	var full error

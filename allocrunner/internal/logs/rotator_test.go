@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"taskapi/allocrunner/internal/logs"
+	"taskapi/internal/disktest"
 	"taskapi/internal/must"
 )
 
@@ -238,14 +239,7 @@ var note = regexp.MustCompile(`\[taskapi: (\d+) bytes of output are lost here: n
 // fullDisk returns a log directory on a disk of 256 KiB that ballast fills but for a little.
 func fullDisk(t *testing.T) (dir, ballast string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a small disk takes root to mount")
-	}
-	dir = t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skip("a small disk can't be mounted here:", err)
-	}
-	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	dir = disktest.Mount(t, "size=256k").Dir
 	ballast = filepath.Join(dir, "ballast")
 	must.OK(t, os.WriteFile(ballast, make([]byte, 200<<10), 0o600))
 	return dir, ballast

@@ -248,17 +248,28 @@ func TestLocksWhereAnotherUserWasFirst(t *testing.T) {
 	}
 }
 
+// copyLocks copies the locks, as the keeper has them.
+func copyLocks(t *testing.T, r *ports.Reservation) (closeCopies func()) {
+	t.Helper()
+	var copies []int
+	for _, f := range r.Locks() {
+		fd, err := unix.Dup(int(f.Fd()))
+		must.OK(t, err)
+		copies = append(copies, fd)
+	}
+	return func() {
+		for _, fd := range copies {
+			unix.Close(fd)
+		}
+	}
+}
+
 // TestLocksInAnothersHands hold on when the process that made them has given them up.
 func TestLocksInAnothersHands(t *testing.T) {
 	port := freePort(t)
 	first, err := lockedFor("/ours", "127.0.0.1", port)
 	must.OK(t, err)
-	var copies []int
-	for _, f := range first.Locks() {
-		fd, err := unix.Dup(int(f.Fd()))
-		must.OK(t, err)
-		copies = append(copies, fd)
-	}
+	closeCopies := copyLocks(t, first)
 	for _, f := range first.Locks() { // as a process that is killed does
 		f.Close()
 	}
@@ -268,9 +279,7 @@ func TestLocksInAnothersHands(t *testing.T) {
 	again, err := lockedFor("/ours", "127.0.0.1", port)
 	must.OK(t, err)
 	defer again.Close()
-	for _, fd := range copies {
-		unix.Close(fd)
-	}
+	closeCopies()
 	again.Locks() // takes over what nobody has any more
 	if _, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
 		t.Errorf("after the other's end: got %v, want ErrTaken", err)
@@ -283,20 +292,13 @@ func TestClosedBesideAnother(t *testing.T) {
 	port := freePort(t)
 	first, err := lockedFor("/ours", "127.0.0.1", port)
 	must.OK(t, err)
-	var copies []int
-	for _, f := range first.Locks() {
-		fd, err := unix.Dup(int(f.Fd()))
-		must.OK(t, err)
-		copies = append(copies, fd)
-	}
+	closeCopies := copyLocks(t, first)
 	must.OK(t, first.Close())
 	if others, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
 		t.Errorf("got %v, want ErrTaken", err)
 		others.Close()
 	}
-	for _, fd := range copies {
-		unix.Close(fd)
-	}
+	closeCopies()
 	others, err := lockedFor("/others", "127.0.0.1", port)
 	must.OK(t, err)
 	if err := others.Close(); err != nil {
