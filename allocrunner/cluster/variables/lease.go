@@ -3,7 +3,10 @@ package variables
 import (
 	"encoding/json"
 	"math"
+	"sync"
 	"time"
+
+	"taskapi/allocrunner/cluster"
 )
 
 // lease notes when a lock was acquired or renewed last.
@@ -27,6 +30,36 @@ func decodeLease(value []byte) lease {
 		return lease{}
 	}
 	return l
+}
+
+// observer notes when this process has seen the latest renewals of locks by other machines, whose clocks it can't
+// read. It sees a renewal after the holder has begun it, so that a lock never is free here before it has ended there.
+type observer struct {
+	mu   sync.Mutex // guards seen
+	seen map[string]observed
+}
+
+type observed struct {
+	index uint64 // of the entry
+	since time.Duration
+}
+
+// mostObserved bounds the memory for locks that are gone. One that is forgotten is held for longer.
+const mostObserved = 4096
+
+// lease returns the lease of another machine as if this one had renewed it when this process saw it first.
+func (o *observer) lease(entry cluster.Entry, of lease, now Moment) lease {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	first, known := o.seen[entry.Key]
+	if !known || first.index != entry.ModifyIndex {
+		if len(o.seen) >= mostObserved {
+			clear(o.seen)
+		}
+		first = observed{entry.ModifyIndex, now.Since}
+		o.seen[entry.Key] = first
+	}
+	return lease{of.ID, now.Boot, first.since}
 }
 
 // phase is the phase of a lock at a moment:

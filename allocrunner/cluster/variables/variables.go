@@ -42,6 +42,7 @@ type Service struct {
 	store  cluster.Store
 	sealer Sealer
 	now    func() (Moment, error)
+	others *observer     // of the locks of other machines; nil for a store of this machine alone
 	ending chan struct{} // has an element while this process ends a lock whose time is over
 	bounds usage         // of all variables, above which it writes no more
 	writer string        // the job whose share its writes count against; empty for the operator, who has none
@@ -52,13 +53,17 @@ func New(c Config) *Service {
 	if c.Now == nil {
 		c.Now = now
 	}
-	return &Service{c.Store, c.Sealer, c.Now, make(chan struct{}, 1), usage{MaxVariables, MaxBytes}, ""}
+	var others *observer
+	if _, shared := cluster.As[cluster.Fresher](c.Store); shared {
+		others = &observer{seen: map[string]observed{}}
+	}
+	return &Service{c.Store, c.Sealer, c.Now, others, make(chan struct{}, 1), usage{MaxVariables, MaxBytes}, ""}
 }
 
 // OfTask returns a Service for the tasks of a job: their writes leave room for the operator and for other jobs.
 func (s *Service) OfTask(namespace, job string) *Service {
 	bounds := usage{MaxVariables - reserve.Variables, MaxBytes - reserve.Bytes}
-	return &Service{s.store, s.sealer, s.now, s.ending, bounds, writerOf(namespace, job)}
+	return &Service{s.store, s.sealer, s.now, s.others, s.ending, bounds, writerOf(namespace, job)}
 }
 
 // writerOf returns a short name for a job, which may have a long one.
@@ -150,6 +155,9 @@ func (s *Service) lockOf(ctx context.Context, of state) (state, error) {
 		return of, err
 	}
 	of.leased, of.lease = leased, decodeLease(leased.Value)
+	if s.others != nil && of.lease.ID == of.Lock.ID && of.lease.Boot != now.Boot {
+		of.lease = s.others.lease(leased, of.lease, now)
+	}
 	of.phase = of.Lock.phase(of.lease, now)
 	return of, nil
 }
