@@ -38,6 +38,7 @@ const (
 
 	firstPause = 100 * time.Millisecond
 	lastPause  = 2 * time.Second
+	fullPause  = time.Minute // until somebody has removed some of what is too much
 )
 
 // The keys below the store's prefix.
@@ -251,6 +252,9 @@ func (c *core) run() {
 		c.failed = unavailable(err)
 		c.announceLocked()
 		c.mu.Unlock()
+		if errors.Is(err, errTooMuch) {
+			pause = fullPause
+		}
 		c.sleep(c.ctx, pause/2+rand.N(pause)) // many machines come back at the same time
 		pause = min(2*pause, lastPause)
 	}

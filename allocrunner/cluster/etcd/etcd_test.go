@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -245,6 +246,8 @@ func TestHostile(t *testing.T) {
 		"a broken key":   text(header + `"kvs":[` + kv("!!", "", `"mod_revision":"1"`) + `]}`),
 		"no revision":    text(header + `"kvs":[` + kv("dGVzdC9lL2E=", "", `"version":"1"`) + `],"more":true}`),
 		"the same again": text(header + `"kvs":[` + kv("dGVzdC9lL2E=", "", `"mod_revision":"1"`) + `],"more":true}`),
+		"no end":         endless,
+		"too many keys":  manyKeys(),
 		"a future":       text(header + `"kvs":[` + kv("dGVzdC9lL2E=", "", `"mod_revision":"99"`) + `]}`),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -261,6 +264,33 @@ func TestHostile(t *testing.T) {
 
 func text(answer string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(answer)) }
+}
+
+func endless(w http.ResponseWriter, _ *http.Request) {
+	for {
+		if _, err := w.Write([]byte(strings.Repeat(" ", 64<<10))); err != nil {
+			return
+		}
+	}
+}
+
+// manyKeys has another page of keys behind each.
+func manyKeys() http.HandlerFunc {
+	var key atomic.Int64
+	return func(w http.ResponseWriter, r *http.Request) {
+		var request client.RangeRequest
+		if err := json.NewDecoder(r.Body).Decode(&request); err != nil || request.Limit > 10_000 {
+			http.Error(w, "", http.StatusBadRequest)
+			return
+		}
+		var answer client.RangeResponse
+		answer.Header = client.Header{ClusterID: 1, Revision: 9}
+		for range request.Limit {
+			answer.KVs = append(answer.KVs, client.KV{Key: fmt.Appendf(nil, "test/e/%09d", key.Add(1)), ModRevision: 1})
+		}
+		answer.More = true
+		_ = json.NewEncoder(w).Encode(answer) // the client may be gone
+	}
 }
 
 // serve starts a server that is not etcd.
