@@ -616,6 +616,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/machine": {
 		"allocrunner", // reads an allocation that has ended
 		"allocrunner/cluster",
+		"allocrunner/cluster/fleet",
 		"allocrunner/cluster/registry",
 		"allocrunner/datadir",
 		"allocrunner/hoststats",
@@ -732,7 +733,9 @@ func TestImports(t *testing.T) {
 
 // TestHelpersOfTestsStayInTests: no program has internal/must or a package named like identitytest in it.
 func TestHelpersOfTestsStayInTests(t *testing.T) {
-	helps := func(path string) bool { return strings.HasSuffix(path, "test") || strings.HasSuffix(path, "internal/must") }
+	helps := func(path string) bool {
+		return strings.HasSuffix(path, "test") || strings.HasSuffix(path, "internal/must")
+	}
 	found := 0
 	for from, p := range packages(t) {
 		if helps(from) {

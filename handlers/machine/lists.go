@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -36,9 +37,16 @@ func (h *handlers) ofMachine(handle route.Handler) route.Handler {
 	}
 }
 
-// answerAllocations lists the allocations that a function selects.
+// answerAllocations lists the allocations of this machine that a function selects.
 func (h *handlers) answerAllocations(
 	ctx context.Context, r *route.Request, selects func(*api.Allocation) bool,
+) (route.Answer, error) {
+	return h.listAllocations(ctx, r, selects, h.Machine.Allocations)
+}
+
+func (h *handlers) listAllocations(
+	ctx context.Context, r *route.Request, selects func(*api.Allocation) bool,
+	read ...func(context.Context) ([]*api.Allocation, error),
 ) (route.Answer, error) {
 	l, err := list.New(r, list.AllocationListing(r))
 	if err != nil {
@@ -48,9 +56,13 @@ func (h *handlers) answerAllocations(
 		return route.Answer{}, err
 	}
 	index := h.Machine.Index() // what changes meanwhile wakes the next query
-	all, err := h.Machine.Allocations(ctx)
-	if err != nil {
-		return route.Answer{}, err
+	var all []*api.Allocation
+	for _, of := range read {
+		some, err := of(ctx)
+		if err != nil {
+			return route.Answer{}, fmt.Errorf("list allocations: %w", err)
+		}
+		all = append(all, some...)
 	}
 	all = slices.DeleteFunc(all, func(alloc *api.Allocation) bool { return !selects(alloc) })
 	answer, err := l.Answer(all, index)
@@ -58,9 +70,10 @@ func (h *handlers) answerAllocations(
 	return answer, err
 }
 
-// allocations answers GET /v1/allocations.
+// allocations answers GET /v1/allocations: those of this machine, and of the others of a cluster.
 func (h *handlers) allocations(ctx context.Context, r *route.Request) (route.Answer, error) {
-	return h.answerAllocations(ctx, r, func(*api.Allocation) bool { return true })
+	any := func(*api.Allocation) bool { return true }
+	return h.listAllocations(ctx, r, any, h.Machine.Allocations, h.Machine.Elsewhere)
 }
 
 // jobAllocations answers GET /v1/job/:job/allocations.

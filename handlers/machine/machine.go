@@ -28,6 +28,8 @@ type Machine interface {
 
 	// Allocations returns all of them, those that have ended, too.
 	Allocations(ctx context.Context) ([]*api.Allocation, error)
+	// Elsewhere returns the allocations of the other machines of a cluster; none without a cluster.
+	Elsewhere(ctx context.Context) ([]*api.Allocation, error)
 	// OfJob returns the allocations of a job: first those that have not ended, and of each kind the newest first. An
 	// empty namespace stands for any.
 	OfJob(ctx context.Context, namespace, job string) ([]*api.Allocation, error)

@@ -188,7 +188,7 @@ func (m *Machine) newAPI(audit *auth.AuditLog) (*handlers.API, error) {
 		return nil, err
 	}
 	machine, about := m.node()
-	return handlers.NewMachine(handlers.Config{
+	config := handlers.Config{
 		Server: handlers.Server{
 			Authenticator: authenticator, Allocs: none{}, PeerOf: peerOf, Limits: limits, Logger: m.cfg.Logger,
 			Auditor: auditor, AuditReads: m.cfg.Settings.AuditReads,
@@ -201,5 +201,9 @@ func (m *Machine) newAPI(audit *auth.AuditLog) (*handlers.API, error) {
 		Parser:       agent.NewParser(m.cfg.Settings, m.cfg.Dir.Allocs()),
 		Variables:    variables,
 		Services:     registry.New(m.cfg.Cluster),
-	}, m), nil
+	}
+	if m.fleet != nil {
+		config.Fleet, config.Elsewhere = m.fleet, m.elsewhere
+	}
+	return handlers.NewMachine(config, m), nil
 }

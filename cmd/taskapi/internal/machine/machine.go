@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
@@ -43,6 +44,7 @@ type Config struct {
 	Environ    []string // of the commands that start allocations
 	RunFlags   []string // of the runs that a registration starts
 	Listen     *TLS     // where else than on the socket to answer; nil for nowhere
+	Clustered  bool     // other machines use Cluster, too
 	Resume     bool     // resume the allocations whose taskapi has exited
 	Notify     func(state string)
 }
@@ -59,7 +61,10 @@ type Machine struct {
 	index   uint64
 	changed chan struct{}  // closed and replaced when the index grows
 	audit   *auth.AuditLog // nil for none
-	follows sync.WaitGroup
+
+	fleet      *fleet.Fleet // nil without other machines; never changed
+	fleetIndex uint64       // guarded by mu: of what was read last
+	follows    sync.WaitGroup
 }
 
 var _ machine.Machine = (*Machine)(nil)
@@ -74,6 +79,9 @@ type entry struct {
 func New(c Config) *Machine {
 	m := &Machine{cfg: c, entries: map[string]*entry{}, changed: make(chan struct{})}
 	m.grow()
+	if c.Clustered {
+		m.fleet = fleet.New(c.Cluster)
+	}
 	m.self = newSelf(m)
 	m.http = newTransport(c.Dir)
 	return m
@@ -190,6 +198,13 @@ func (m *Machine) Index() uint64 {
 
 // Wait returns once the index is above another one, or when ctx ends.
 func (m *Machine) Wait(ctx context.Context, after uint64) {
+	ctx, end := context.WithCancel(ctx)
+	var fleet sync.WaitGroup
+	defer fleet.Wait()
+	defer end()
+	if m.fleet != nil {
+		fleet.Go(func() { m.watchFleet(ctx) })
+	}
 	for {
 		m.mu.Lock()
 		index, changed := m.index, m.changed

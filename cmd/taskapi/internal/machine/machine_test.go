@@ -8,14 +8,18 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/fleet"
+	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 	"taskapi/internal/ptr"
 )
 
@@ -156,6 +160,56 @@ func TestIndexNeverGoesBack(t *testing.T) {
 		}
 		<-woken
 	})
+}
+
+// TestFleet: the list has the allocations of other machines, and a query that waits is woken by them.
+func TestFleet(t *testing.T) {
+	store := memory.New()
+	defer store.Close()
+	m := New(Config{Dir: newTest(t).cfg.Dir, Logger: slog.New(slog.DiscardHandler), Cluster: store, Clustered: true})
+	before, err := m.Elsewhere(t.Context())
+	if err != nil || len(before) != 0 {
+		t.Fatalf("%v, %v", before, err)
+	}
+	index := m.Index()
+	woken := make(chan struct{})
+	go func() {
+		m.Wait(t.Context(), index)
+		close(woken)
+	}()
+	publishing, end := context.WithCancel(t.Context())
+	var published sync.WaitGroup
+	defer published.Wait()
+	defer end()
+	for _, node := range []string{"another node", m.self.alloc.NodeID} {
+		p := &fleet.Publisher{
+			Store: store, Logger: slog.New(slog.DiscardHandler), Alloc: source{&api.Allocation{
+				ID: idOf(len(node)), NodeID: node, JobID: "job", Job: &api.Job{ID: ptrTo("job")}, ModifyIndex: 1,
+			}},
+			Node: func() *api.Node { return &api.Node{ID: node} },
+		}
+		published.Go(func() { p.Run(publishing) })
+	}
+	<-woken
+	if !polltest.Until(func() bool {
+		all, err := m.Elsewhere(t.Context())
+		return err == nil && len(all) == 1 && all[0].NodeID == "another node"
+	}) {
+		t.Error("the other machine's allocation is not listed")
+	}
+	if where := m.elsewhere(t.Context(), idOf(len("another node"))); !strings.Contains(where, "node another node") {
+		t.Errorf("it is %q", where)
+	}
+}
+
+// source is an allocation that does not change.
+type source struct{ alloc *api.Allocation }
+
+func (s source) Alloc() *api.Allocation { return s.alloc }
+
+func (s source) Wait(ctx context.Context, _ uint64) *api.Allocation {
+	<-ctx.Done()
+	return s.alloc
 }
 
 // TestAnswersThatAreOvertaken change nothing.

@@ -124,7 +124,7 @@ func configOf(
 		return c, err
 	}
 	return machine.Config{
-		Dir: l.Dir, Settings: s, Keyring: ring, Revocations: revoked, Cluster: l.OpenCluster(),
+		Dir: l.Dir, Settings: s, Keyring: ring, Revocations: revoked, Cluster: l.OpenCluster(), Clustered: l.Shares(),
 		Logger: base.NewLogger(verbose, w), Version: w.Version, RuntimeDir: w.Getenv("XDG_RUNTIME_DIR"), Environ: environ(w),
 		RunFlags: flags.Given(cmd.Flags()),
 		Notify: func(state string) {
