@@ -477,6 +477,7 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/machine": {
 		"cmd/taskapi/internal/agent",
+		"cmd/taskapi/internal/agentlog",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/start",
 		"cmd/taskapi/internal/machine",

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,7 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	}
 	index := h.Machine.Index()
 	e := evaluationOf(uuid.NewString(), *want.Job.Namespace, *want.Job.ID, "job-register", index)
-	e.Type, e.Priority = ptr.Deref(want.Job.Type), ptr.Deref(want.Job.Priority)
+	e.Type, e.Priority = cmp.Or(ptr.Deref(want.Job.Type), e.Type), cmp.Or(ptr.Deref(want.Job.Priority), e.Priority)
 	e.Status = api.EvalStatusPending
 	h.evaluations.add(e)
 	wait := time.NewTimer(registerTime)

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -152,122 +151,6 @@ func (s *merged) send(events json.RawMessage) error {
 		return err
 	}
 	return s.out.Line(line)
-}
-
-// metrics answers GET /v1/metrics with the measurements of all processes that run allocations. Where several measure
-// the same, such as the machine, one of them counts.
-func (h *handlers) metrics(ctx context.Context, r *route.Request) (route.Answer, error) {
-	text := r.Query().Get("format")
-	if text != "" && text != "prometheus" {
-		return route.Answer{}, route.Invalid("format must be prometheus, or left out for JSON, not %s", route.Clip(text))
-	}
-	if err := r.EnterMaking(ctx); err != nil {
-		return route.Answer{}, err
-	}
-	all, err := h.Machine.Allocations(ctx)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	var families prometheus
-	sum := map[string][]json.RawMessage{}
-	seen := map[string]bool{}
-	for _, alloc := range all {
-		if alloc.ClientTerminalStatus() {
-			continue
-		}
-		req := (&http.Request{Method: http.MethodGet, Header: http.Header{},
-			URL: &url.URL{Path: "/v1/metrics", RawQuery: r.URL.RawQuery}}).WithContext(ctx)
-		resp, err := h.Machine.Ask(ctx, alloc.ID, req)
-		if err != nil {
-			continue
-		}
-		content, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-		resp.Body.Close()
-		switch {
-		case err != nil || resp.StatusCode != http.StatusOK:
-		case text != "":
-			families.add(string(content))
-		default:
-			addJSON(sum, seen, content)
-		}
-	}
-	if text != "" {
-		return route.Answer{Body: route.NewBody([]byte(families.String()), prometheusType)}, nil
-	}
-	answer := map[string]any{"Timestamp": ""}
-	for _, kind := range []string{"Counters", "Gauges", "Points", "Samples"} {
-		answer[kind] = append([]json.RawMessage{}, sum[kind]...)
-	}
-	return route.Respond(answer)
-}
-
-var prometheusType = []string{"text/plain; version=0.0.4; charset=utf-8"}
-
-// addJSON adds the measurements of one process to the sum, unless they are there.
-func addJSON(sum map[string][]json.RawMessage, seen map[string]bool, content []byte) {
-	var some map[string]json.RawMessage
-	if json.Unmarshal(content, &some) != nil {
-		return
-	}
-	for kind, list := range some {
-		var values []json.RawMessage
-		if json.Unmarshal(list, &values) != nil {
-			continue
-		}
-		for _, v := range values {
-			var named struct {
-				Name   string
-				Labels map[string]string
-			}
-			_ = json.Unmarshal(v, &named) // without a name, it is kept once
-			key, _ := json.Marshal([]any{kind, named.Name, named.Labels})
-			if !seen[string(key)] {
-				seen[string(key)] = true
-				sum[kind] = append(sum[kind], v)
-			}
-		}
-	}
-}
-
-// prometheus is a text for Prometheus, by families.
-type prometheus struct {
-	order []string
-	lines map[string][]string
-	seen  map[string]bool
-}
-
-// add adds the series of another text that are not there yet. In such a text, the lines of a family follow its HELP.
-func (p *prometheus) add(text string) {
-	if p.lines == nil {
-		p.lines, p.seen = map[string][]string{}, map[string]bool{}
-	}
-	family := ""
-	for line := range strings.Lines(text) {
-		key := line
-		if fields := strings.Fields(line); strings.HasPrefix(line, "#") && len(fields) > 2 {
-			family = fields[2]
-		} else if i := strings.LastIndexByte(strings.TrimSpace(line), ' '); i > 0 {
-			key = line[:i]
-		}
-		if p.seen[key] {
-			continue
-		}
-		p.seen[key] = true
-		if !slices.Contains(p.order, family) {
-			p.order = append(p.order, family)
-		}
-		p.lines[family] = append(p.lines[family], line)
-	}
-}
-
-func (p *prometheus) String() string {
-	var b strings.Builder
-	for _, family := range p.order {
-		for _, line := range p.lines[family] {
-			b.WriteString(line)
-		}
-	}
-	return b.String()
 }
 
 // mostMatches is how many matches of each kind a search returns.

@@ -195,6 +195,7 @@ func (m *Machine) newAPI(audit *auth.AuditLog) (*handlers.API, error) {
 		},
 		Node: handlers.Node{
 			Agent: about, Machine: machine, Host: hoststats.New(string(m.cfg.Dir)).Stats,
+			Log:  m.cfg.Log,
 			JWKS: func() ([]byte, error) { return m.cfg.Keyring.JWKS(), nil },
 		},
 		SigningKeyID: func() string { return m.cfg.Keyring.Active().ID },

@@ -25,6 +25,7 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/handlers"
 	"taskapi/handlers/machine"
+	"taskapi/handlers/node"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 	"taskapi/internal/filewatch"
@@ -38,15 +39,15 @@ type Config struct {
 	Revocations *revocation.List
 	Cluster     cluster.Store // what the allocations share
 	Logger      *slog.Logger
-	Version     string // of the program
+	Log         node.AgentLog // what Logger logs, for clients
+	Version     string        // of the program
 
-	RuntimeDir string   // $XDG_RUNTIME_DIR
-	Environ    []string // of the commands that start allocations
-	RunFlags   []string // of the runs that a registration starts
-	Listen     *TLS     // where else than on the socket to answer; nil for nowhere
-	Clustered  bool     // other machines use Cluster, too
-	Resume     bool     // resume the allocations whose taskapi has exited
-	Notify     func(state string)
+	Environ   []string // of the commands that start allocations
+	RunFlags  []string // of the runs that a registration starts
+	Listen    *TLS     // where else than on the socket to answer; nil for nowhere
+	Clustered bool     // other machines use Cluster, too
+	Resume    bool     // resume the allocations whose taskapi has exited
+	Notify    func(state string)
 }
 
 // Machine follows all allocations of a data directory.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/machine"
@@ -123,9 +125,10 @@ func configOf(
 	if err != nil {
 		return c, err
 	}
+	log := agentlog.New(base.NewLogger(verbose, w).Handler())
 	return machine.Config{
 		Dir: l.Dir, Settings: s, Keyring: ring, Revocations: revoked, Cluster: l.OpenCluster(), Clustered: l.Shares(),
-		Logger: base.NewLogger(verbose, w), Version: w.Version, RuntimeDir: w.Getenv("XDG_RUNTIME_DIR"), Environ: environ(w),
+		Logger: slog.New(log), Log: log, Version: w.Version, Environ: environ(w),
 		RunFlags: flags.Given(cmd.Flags()),
 		Notify: func(state string) {
 			if manager.Send != nil {
