@@ -294,6 +294,16 @@ func (p *proof) run(job string) {
 	p.sameAnswers(direct, gateway)
 	p.sdk()
 	p.throughput(direct, gateway)
+	p.must(syscall.Kill(p.gatewayTask(), syscall.SIGKILL))
+	p.until("the gateway is gone", func() bool {
+		status, _, _ := do(gateway, "GET", "/v1/services", p.token, "")
+		return status == 0
+	})
+	p.until("the gateway answers again", func() bool {
+		status, _, _ := do(gateway, "GET", "/v1/services", p.token, "")
+		return status == 200
+	})
+	p.promise(true, "a killed gateway comes back, on the same sockets")
 	p.counts()
 }
 

@@ -428,6 +428,7 @@ func TestKeysInDoubt(t *testing.T) {
 		doubt(true)
 		f.agent.mu.Unlock()
 		f.agent.start()
+		f.agent.set("/x", "y") // also wakes a query that did not notice that the agent was away
 		f.until(what+": nobody is let in", func() bool {
 			a := f.do("web", "GET", path, token, "")
 			return a.status == 503 && a.header.Get("Retry-After") == "1"
