@@ -23,7 +23,6 @@ job "gateway" {
       }
       identity {
         file = true # for the cluster's public keys
-        ttl  = "1h"
       }
       resources {
         cpu    = 100

@@ -381,9 +381,12 @@ func (p *proof) sdk() {
 		strings.NewReader("typed"), &out, io.Discard, nil, nil)
 	p.promise(err == nil && code == 7 && out.String() == "typed",
 		"the SDK reads, waits, follows events and runs a command (exit %d, %q, %v)", code, out.String(), err)
-	audit, err := os.ReadFile(p.path + "/gateway/local/audit.log")
-	p.promise(err == nil && bytes.Contains(audit, []byte("/exec\"")) && !bytes.Contains(audit, []byte(p.token)),
-		"the audit log has the command, and no token")
+	var audit []byte
+	p.until("the audit log has the command", func() bool { // once its connection is closed
+		audit, err = os.ReadFile(p.path + "/gateway/local/audit.log")
+		return err == nil && bytes.Contains(audit, []byte("/exec\""))
+	})
+	p.promise(!bytes.Contains(audit, []byte(p.token)), "the audit log has the command, and no token")
 }
 
 // cpu returns the processor time that a process has used.
