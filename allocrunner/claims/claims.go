@@ -26,7 +26,7 @@ import (
 // Claim is one thing that a holder has.
 type Claim struct {
 	Kind   string `json:"kind"` // of the thing, such as "device"
-	Name   string `json:"name"` // of the thing, among those of its kind
+	Name   string `json:"name"` // of the thing, among those of its kind; an absolute path has all that is below it
 	Shared bool   `json:"shared,omitempty"`
 	For    string `json:"for,omitempty"` // the task that has the thing; empty for the whole allocation
 
@@ -35,7 +35,16 @@ type Claim struct {
 
 // conflicts reports whether two holders can't have these claims together.
 func (c Claim) conflicts(d Claim) bool {
-	return c.Kind == d.Kind && c.Name == d.Name && (!c.Shared || !d.Shared)
+	return c.Kind == d.Kind && (within(c.Name, d.Name) || within(d.Name, c.Name)) && (!c.Shared || !d.Shared)
+}
+
+// within reports whether a thing is another one, or a path below it.
+func within(name, other string) bool {
+	if name == other || !filepath.IsAbs(name) || !filepath.IsAbs(other) {
+		return name == other
+	}
+	rel, err := filepath.Rel(other, name)
+	return err == nil && filepath.IsLocal(rel)
 }
 
 // HeldError: other holders have a thing.

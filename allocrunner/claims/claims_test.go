@@ -76,6 +76,24 @@ func TestClaims(t *testing.T) {
 	}
 }
 
+// TestPaths: who has a directory alone has what is below it, and nobody else has a directory around it.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	table := claims.Table{Dir: filepath.Join(t.TempDir(), "claims")}
+	path := func(name string, shared bool) claims.Claim {
+		return claims.Claim{Kind: "volume", Name: name, Shared: shared}
+	}
+	one, two := hold(t, table, "one"), hold(t, table, "two")
+	claim(t, one, path("/srv/data", false))
+	for _, name := range []string{"/", "/srv", "/srv/data", "/srv/data/deep/er"} {
+		refused(t, two, path(name, true), "one")
+	}
+	claim(t, two, path("/srv/database", false), path("/srv/dat", false), path("/srv/..data", false))
+	three := hold(t, table, "three")
+	refused(t, three, path("/srv/dat/x", false), "two")
+	claim(t, three, claims.Claim{Kind: "device", Name: "/srv/data"})
+}
+
 // TestChoose: a change is made whole or not at all.
 func TestChoose(t *testing.T) {
 	table := claims.Table{Dir: t.TempDir()}
