@@ -233,7 +233,8 @@ func (r *rollout) print() (done bool, err error) {
 	}
 	switch {
 	case nothing:
-		return true, w.Printf("the allocations of job %q run this version: nothing to change\n", *r.loaded.Job.ID)
+		return true, w.Printf("the allocations of job %q run this version: nothing to change%s\n", *r.loaded.Job.ID,
+			r.forNextStart(r.layout))
 	case r.dryRun:
 		return true, w.Printf("nothing was changed\n")
 	}

@@ -188,6 +188,14 @@ func (u *updater) run(ctx context.Context, choose func(group string, settings ag
 	return u.update(ctx, c, found.Alloc, job)
 }
 
+// forNextStart says how tasks get what applies from their next start: an update of before may have made it in place.
+func (u *updater) forNextStart(l base.Layout) string {
+	if !u.restart {
+		return ""
+	}
+	return "; '" + l.Command("restart") + "' restarts tasks for what applies from their next start"
+}
+
 // update gives the allocation, whose last version is before, another job, prints the changes, and returns when the
 // allocation runs the job. Errors: client.ErrNoAnswer, and usage errors for a job that the allocation can't have.
 func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allocation, job *api.Job) error {
@@ -204,7 +212,7 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 		w.Stdout = io.Discard
 	}
 	if len(changes.Changes) == 0 {
-		return w.Printf("allocation %s runs this job: nothing to change\n", u.ID)
+		return w.Printf("allocation %s runs this job: nothing to change%s\n", u.ID, u.forNextStart(u.Layout))
 	}
 	if err := w.Printf("%s", changes.table()); err != nil {
 		return err
