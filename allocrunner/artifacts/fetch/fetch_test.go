@@ -690,9 +690,7 @@ mkdir -p "$last"
 echo "$@" > "$last/arguments"
 cp "$HOME/.hgrc" "$last/config"
 `
-	if err := os.WriteFile(bin+"/hg", []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(bin+"/hg", []byte(script), 0o755))
 	p.process.Env = []string{"PATH=" + bin + ":/usr/bin:/bin"}
 	p.process.Read = []string{bin}
 	if text := p.get(fetch.Artifact{Source: "hg::https://user:secret-word@example.com/x"}); text != "" {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/internal/must"
 )
 
 // TestRemoveWhatIsMounted: a directory of somebody else, mounted in an allocation's, loses no file. The test runs again
@@ -33,14 +34,10 @@ func removeMounted(t *testing.T, top string) {
 	other, allocs := filepath.Join(top, "other"), filepath.Join(top, "with blanks", "allocs")
 	at := filepath.Join(allocs, "a", "t", "local", "data")
 	for _, dir := range []string{other, at} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(dir, 0o755))
 	}
 	file := filepath.Join(other, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, nil, 0o600))
 	if out, err := exec.Command("mount", "--bind", other, at).CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
@@ -49,9 +46,7 @@ func removeMounted(t *testing.T, top string) {
 		t.Errorf("a mount in it: %v", err)
 	}
 	left := filepath.Join(allocs, ".removed-a")
-	if err := os.Rename(dir, left); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Rename(dir, left))
 	if err := allocdir.RemoveLeftovers(allocs); err == nil {
 		t.Error("a mount in what is left: no error")
 	}

@@ -3,22 +3,20 @@ package load
 import (
 	"syscall"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 func TestAnExchangeAllocatesNothing(t *testing.T) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer syscall.Close(pair[1])
 	request := []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	r := &run{Config: Config{Requests: [][]byte{request}}, conns: []conn{{fd: pair[0]}}}
 	defer r.close()
 	reply := []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 	allocations := testing.AllocsPerRun(100, func() {
-		if err := r.send(&r.conns[0]); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.send(&r.conns[0]))
 		if _, err := syscall.Write(pair[1], reply); err != nil {
 			t.Fatal(err)
 		}
@@ -33,9 +31,7 @@ func TestAnExchangeAllocatesNothing(t *testing.T) {
 
 func TestAReplyInPieces(t *testing.T) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer syscall.Close(pair[1])
 	c := &conn{fd: pair[0]}
 	defer syscall.Close(c.fd)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/bench/internal/load"
+	"taskapi/internal/must"
 )
 
 var request = [][]byte{[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")}
@@ -22,9 +23,7 @@ func listen(t *testing.T, handler http.Handler) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
@@ -45,9 +44,7 @@ func TestRunCountsEveryReply(t *testing.T) {
 	got, err := load.Run(t.Context(), load.Config{
 		Socket: socket, Connections: 3, Requests: requests, Warmup: 10 * time.Millisecond, For: 50 * time.Millisecond,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if got.Replies == 0 || got.Statuses[200] != got.Replies || len(got.Latencies) != got.Replies {
 		t.Errorf("got %d replies, %d latencies, statuses %v; want as many 200s and latencies as replies", got.Replies,
 			len(got.Latencies), got.Statuses)
@@ -117,9 +114,7 @@ func TestRunHostileGoesOn(t *testing.T) {
 	}))
 	got, err := load.Run(ctx, load.Config{Socket: socket, Connections: 2, Requests: request, For: time.Hour,
 		Hostile: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if got.Statuses[429] == 0 || got.Reopened == 0 {
 		t.Errorf("got statuses %v and %d reopened, want 429s and closed connections", got.Statuses, got.Reopened)
 	}
