@@ -2,7 +2,6 @@ package main
 
 import (
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -38,10 +37,8 @@ func TestServiceManagerOfAll(t *testing.T) {
 	must.OK(t, err)
 	defer conn.Close()
 	data := filepath.Join(dir, "data")
-	p := taskapiProcess{exec.Command(self(t), "run", "--all", "-data-dir", data, file), new(syncBuffer)}
-	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1", "NOTIFY_SOCKET="+path, "WATCHDOG_USEC=300000")
-	p.Stdout, p.Stderr, p.WaitDelay = p.out, p.out, deadline
-	must.OK(t, p.Start())
+	p := startCommandWith(t, self(t), []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=300000"},
+		"run", "--all", "-data-dir", data, file)
 	t.Cleanup(func() {
 		for _, pid := range processesOf(t, data) {
 			_ = exec.Command("kill", "-9", pid).Run() // it may have ended

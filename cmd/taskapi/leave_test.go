@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -69,9 +68,7 @@ func testSignalBeforeItHasBegun(t *testing.T, sig syscall.Signal) {
 func TestASignalBeforeTheJobIsRead(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	p := taskapiProcess{exec.Command(self(t), "run", "-data-dir", dir, "-"), new(syncBuffer)}
-	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
-	p.Stdout, p.Stderr = p.out, p.out
+	p := newProcess(self(t), "run", "-data-dir", dir, "-")
 	stdin, job, err := os.Pipe()
 	must.OK(t, err)
 	defer job.Close()

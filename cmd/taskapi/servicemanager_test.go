@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -26,13 +25,8 @@ func TestServiceManager(t *testing.T) {
 	must.OK(t, err)
 	defer conn.Close()
 	start := func(within string) taskapiProcess {
-		p := taskapiProcess{exec.Command(self(t), "run", "-data-dir", filepath.Join(dir, "data"), "-alloc-id", testAllocID,
-			file),
-			new(syncBuffer)}
-		p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1", "NOTIFY_SOCKET="+path, "WATCHDOG_USEC="+within)
-		p.Stdout, p.Stderr, p.WaitDelay = p.out, p.out, deadline
-		must.OK(t, p.Start())
-		return p
+		return startCommandWith(t, self(t), []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=" + within},
+			"run", "-data-dir", filepath.Join(dir, "data"), "-alloc-id", testAllocID, file)
 	}
 	var said []string // without signs of life
 	hear := func(p taskapiProcess, want string) {

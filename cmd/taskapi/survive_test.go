@@ -95,11 +95,18 @@ func startCommand(t *testing.T, program string, args ...string) taskapiProcess {
 
 func startCommandWith(t *testing.T, program string, env []string, args ...string) taskapiProcess {
 	t.Helper()
+	p := newProcess(program, args...)
+	p.Env = append(p.Env, env...)
+	must.OK(t, p.Start())
+	return p
+}
+
+// newProcess returns a process that has not been started.
+func newProcess(program string, args ...string) taskapiProcess {
 	p := taskapiProcess{exec.Command(program, args...), new(syncBuffer)}
-	p.Env = append(append(os.Environ(), "TASKAPI_TEST_MAIN=1"), env...)
+	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = p.out, p.out
 	p.WaitDelay = deadline // for the output, which a process that it left behind may hold
-	must.OK(t, p.Start())
 	return p
 }
 

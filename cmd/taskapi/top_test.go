@@ -196,17 +196,7 @@ func lastCount(screen string) (last int) {
 func TestTopEndsCleanly(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	file := jobFile(t, `
-job "short" {
-  type = "batch"
-  group "g" {
-    task "t" {
-      driver = "raw_exec"
-      config { command = "/bin/true" }
-    }
-  }
-}`)
-	p := startProcess(t, dir, file)
+	p := startProcess(t, dir, jobFile(t, trueJob))
 	must.OK(t, p.Wait())
 	signals := func(sig syscall.Signal) func(*terminal) {
 		return func(term *terminal) {
@@ -237,7 +227,7 @@ job "short" {
 			term := newTerminal(t, 80, 24, "TASKAPI_DATA_DIR="+dir)
 			term.runs(tc.env + " sh -c 'echo $$ > $HOME/pid; exec taskapi top " + testAllocID + "'; echo code $?")
 			if tc.says == "" {
-				term.awaits("complete (0)", "short.g[0]")
+				term.awaits("complete (0)", "true.g[0]")
 			}
 			tc.end(term)
 			term.awaits("code "+tc.code, tc.says)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -128,8 +127,7 @@ job "stubborn" {
 // unreadProcess returns the program with an output that nobody reads.
 func unreadProcess(t *testing.T, output *os.File, args ...string) taskapiProcess {
 	t.Helper()
-	p := taskapiProcess{exec.Command(self(t), args...), new(syncBuffer)}
-	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
+	p := newProcess(self(t), args...)
 	p.Stdout, p.Stderr = output, output
 	must.OK(t, p.Start())
 	t.Cleanup(func() { _ = p.Process.Kill() }) // it has ended, unless the test fails
