@@ -112,7 +112,7 @@ func (r *runner) Run(ctx context.Context) error {
 	}
 	if errors.Is(context.Cause(r.ending), interfaces.ErrDetached) {
 		r.shutdown()
-		_ = r.save() // what is lost is only the description
+		_ = r.save() // only the description is lost
 		return interfaces.ErrDetached
 	}
 	if r.Alloc().DesiredStatus != api.AllocDesiredStatusStop { // the context has ended

@@ -45,7 +45,7 @@ func Open(path string) (Dir, error) {
 	return Dir(dir), err
 }
 
-// Trust returns an *UnusableError when others can change what is in a directory.
+// Trust returns an *UnusableError when others can change the content of a directory.
 func Trust(dir string) error {
 	_, err := trust(dir)
 	return err

@@ -46,7 +46,7 @@ const (
 	maxText      = 1 << 10
 )
 
-// Check returns what is wrong with the devices of a machine.
+// Check returns the mistakes in the list of a machine's devices.
 func Check(all []Device) error {
 	if len(all) > maxDevices {
 		return fmt.Errorf("there are %d devices; at most %d can be given", len(all), maxDevices)

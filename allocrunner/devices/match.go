@@ -18,7 +18,7 @@ import (
 var operands = []string{"=", "==", "is", "!=", "not", "<", "<=", ">", ">=", "regexp", "set_contains",
 	"set_contains_all", "set_contains_any", "is_set", "is_not_set"}
 
-// CheckRequest returns what is wrong with a job's request, whatever the machine offers.
+// CheckRequest returns the mistakes in a job's request, whatever the machine offers.
 func CheckRequest(r *api.RequestedDevice) error {
 	parts := strings.SplitN(r.Name, "/", 3)
 	if slices.Contains(parts, "") {

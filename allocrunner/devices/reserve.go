@@ -67,7 +67,7 @@ func (r *reservation) grant(task string, granted []*api.AllocatedDeviceResource)
 	r.granted[task] = append(r.granted[task], granted...)
 }
 
-// keep gives a task what it had, if that is what it asks for, and nobody else has it.
+// keep gives a task its earlier devices and cores, if it asks for the same, and nobody else has them.
 func (r *reservation) keep(t *api.Task, had []*api.AllocatedDeviceResource) bool {
 	wanted, has := uint64(ptr.Deref(t.Resources.Cores)), uint64(0)
 	for _, d := range t.Resources.Devices {

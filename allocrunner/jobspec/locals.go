@@ -18,7 +18,7 @@ type local struct {
 	whole bool // it refers to "local" as a whole
 }
 
-// collectLocals finds the locals and what they refer to. Duplicates are distinguished by their position.
+// collectLocals finds the locals and their references. Duplicates are distinguished by their position.
 func collectLocals(body *hclsyntax.Body) map[string][]*local {
 	locals := map[string][]*local{}
 	for _, block := range body.Blocks {

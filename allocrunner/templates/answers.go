@@ -162,7 +162,7 @@ func (w *watchedFile) close() {
 	<-w.done
 }
 
-// unfollow ends what follows files and other programs.
+// unfollow stops the goroutines that follow files and other programs.
 func (m *manager) unfollow() {
 	m.mu.Lock()
 	files, others := m.watched, m.followed

@@ -27,7 +27,7 @@ type missingEvents struct {
 	at      time.Time // when the event is due; zero for none
 }
 
-// update notes what is missing now.
+// update notes the queries that lack an answer now.
 func (e *missingEvents) update(pending []*templateState) {
 	var missing []string
 	for _, t := range pending {

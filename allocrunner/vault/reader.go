@@ -73,7 +73,7 @@ func (h *Hook) Follow(ctx context.Context, q render.Query, send func(render.Answ
 	}
 }
 
-// explain tells a path that the token may not read from a token that is no longer good. Both are refused alike.
+// explain finds out whether the token may not read the path, or is no longer good. Vault refuses both alike.
 func (h *Hook) explain(ctx context.Context, token string, q render.Query, err error) error {
 	if isDenied(err) {
 		_, lost := h.client.do(ctx, token, http.MethodGet, "auth/token/lookup-self", nil)

@@ -25,7 +25,7 @@ var _ interfaces.TaskPrestartHook = (*taskHook)(nil)
 
 func (*taskHook) Name() string { return "volumes" }
 
-// Prestart prepares the mounts of the task before each start. A process that runs keeps what it has.
+// Prestart prepares the mounts of the task before each start. A process that runs keeps its mounts.
 func (h *taskHook) Prestart(
 	_ context.Context, req *interfaces.TaskPrestartRequest,
 ) (*interfaces.TaskPrestartResponse, error) {

@@ -22,7 +22,7 @@ import (
 // Config has what the route of the event stream needs.
 type Config struct {
 	Events *Log                                         // nil for none: the stream is then NoRoute
-	KeyID  func() string                                // of the key that signs new identities, shown in what is streamed
+	KeyID  func() string                                // of the key that signs new identities, shown in the stream
 	Node   func(of *api.Allocation) (*wire.Node, error) // describes the machine that runs the allocation
 	Logger *slog.Logger                                 // logs events that can't be encoded
 }

@@ -60,7 +60,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("an answer %v late", f.Delay)
 }
 
-// check returns what is wrong with a fault.
+// check returns the mistake in a fault.
 func (f Fault) check() error {
 	kinds := 0
 	for _, is := range []bool{f.Status != 0, f.Hang, f.Cut, f.Tear} {

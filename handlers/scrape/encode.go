@@ -22,7 +22,7 @@ import (
 type Metric struct {
 	Name    string // as Prometheus spells names: taskapi_door_denied_total
 	Dotted  string // as Nomad spells its own in JSON: nomad.client.allocs.memory.rss; empty for Name
-	Help    string // what is measured
+	Help    string // the quantity that is measured
 	Labels  []Label
 	Value   float64
 	Counter bool // it only grows; otherwise it is a gauge
@@ -40,8 +40,7 @@ const (
 	openContent = "text/plain; version=0.0.4; charset=utf-8"
 )
 
-// Encode returns what is measured now, in a format, and its content type. Errors: apierror.Invalid for an unknown
-// format.
+// Encode returns the present values in a format, and its content type. Errors: apierror.Invalid for an unknown format.
 func Encode(
 	ctx context.Context, measure func(context.Context) []Metric, format string,
 ) (content []byte, contentType string, err error) {

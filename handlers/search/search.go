@@ -122,7 +122,7 @@ func newWireSearch[T any](in []contexts.Context, index uint64) *wireSearch[T] {
 	return s
 }
 
-// put adds what was found in a context, null for nothing.
+// put adds the matches of a context, null for none.
 func (s *wireSearch[T]) put(in contexts.Context, found []T, most int) {
 	s.Matches[in] = found[:min(len(found), most)]
 	if len(found) > most {

@@ -1,6 +1,6 @@
 // Package filewatch wakes those who wait for an open file or directory to change, with one inotify instance for all of
 // them. It watches descriptors and never names, since a task could put another file in the place of a name. It promises
-// only that nobody misses a change: a caller that is woken has to look what has changed. Its goroutine lives while
+// only that nobody misses a change: a caller that is woken has to look for the change. Its goroutine lives while
 // something is watched.
 package filewatch
 

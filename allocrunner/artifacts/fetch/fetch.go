@@ -35,7 +35,7 @@ type Request struct {
 // Dirs are the directories that may be written to, absolute.
 type Dirs struct{ Task, Shared string }
 
-// Limits bound what is fetched.
+// Limits bound the artifacts of a request.
 type Limits struct {
 	HTTPTimeout time.Duration
 	GitTimeout  time.Duration
@@ -178,7 +178,7 @@ func (f *fetcher) allowed(path string) error {
 		strings.Join(f.FileDirs, ", "))
 }
 
-// deliver checks what has been fetched, and moves it to the destination.
+// deliver checks a fetched artifact, and moves it to its destination.
 func (f *fetcher) deliver(tree string) error {
 	if sub := f.source.Sub; sub != "" {
 		info, err := os.Lstat(tree)
@@ -200,7 +200,7 @@ func (f *fetcher) deliver(tree string) error {
 }
 
 // within returns the path of a part, whose directories are no links. A link on the way to the part must stay in the
-// tree: what it leads to is moved.
+// tree: its target is moved.
 func within(tree, part string) (string, error) {
 	top, err := filepath.EvalSymlinks(tree)
 	if err != nil {

@@ -116,9 +116,9 @@ func explain(ended error, said *lastwords.Buffer) error {
 	return fmt.Errorf("the process that fetches artifacts: %w", ended)
 }
 
-// Main fetches what it reads from its standard input, and ends early with that. The program's main calls it before
-// anything else when os.Args[1] is Command, with the further arguments, and exits with the returned code. With one of
-// them, it gives up its rights and executes the program without it.
+// Main fetches the artifacts of the request on its standard input, and ends early with the input. The program's main
+// calls it before anything else when os.Args[1] is Command, with the further arguments, and exits with the returned
+// code. With one of them, it gives up its rights and executes the program without it.
 func Main(args []string) int {
 	var err error
 	if len(args) == 1 {

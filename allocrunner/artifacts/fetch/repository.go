@@ -178,7 +178,7 @@ func (r *repository) hg(ctx context.Context) error {
 	return r.run(ctx, env, "hg", append(args, "--", at, r.tree)...)
 }
 
-// run runs a program. Errors: what it says, or the context's cause.
+// run runs a program. Errors: its own words, or the context's cause.
 func (r *repository) run(ctx context.Context, env []string, name string, args ...string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {

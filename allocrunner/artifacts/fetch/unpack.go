@@ -22,8 +22,7 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// archives are the types of archives, by the ends of their names: what they are packed with, and whether a tar is in
-// them.
+// archives are the types of archives, by the ends of their names: their compression, and whether they have a tar.
 var archives = map[string]struct {
 	packed string
 	tar    bool
@@ -162,7 +161,7 @@ func (u *unpacker) stream(ctx context.Context, kind, archive, name string) error
 	return u.tar(tar.NewReader(r))
 }
 
-// bounded counts what is unpacked, and ends it when it is too much.
+// bounded counts the unpacked bytes, and fails when there are too many.
 type bounded struct {
 	io.Reader
 
@@ -299,7 +298,7 @@ type sparse struct {
 	io.Reader
 
 	u     *unpacker
-	begin int64 // what was unpacked before
+	begin int64 // bytes that were unpacked before
 	read  int64
 }
 

@@ -167,7 +167,7 @@ func (a *Agent) repeat(ctx context.Context, c *made) {
 	}
 }
 
-// run makes a check once, and returns what is wrong.
+// run makes a check once, and returns the reason why it fails.
 func run(ctx context.Context, d capi.AgentServiceCheck) error {
 	ctx, cancel := context.WithTimeout(ctx, duration(d.Timeout))
 	defer cancel()

@@ -54,8 +54,8 @@ func RemoveLeftovers(parent string) error {
 	return errors.Join(errs...)
 }
 
-// nothingMounted returns an error that names what is mounted below a directory: its files are somebody else's. If the
-// list of mounts can't be read, nothing is known to be mounted.
+// nothingMounted returns an error that names a file system mounted below a directory: its files are somebody else's. If
+// the list of mounts can't be read, nothing is known to be mounted.
 func nothingMounted(dir string) error {
 	path, err := filepath.EvalSymlinks(dir)
 	if err != nil {

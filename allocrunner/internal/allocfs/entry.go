@@ -22,7 +22,7 @@ const (
 )
 
 // entry is an entry of a directory that has been reached name by name. Each name is looked up through the descriptor of
-// the directory before it, and no link is followed, so nothing that a task exchanges meanwhile changes what is open.
+// the directory before it, and no link is followed, so the open file stays the same, whatever a task exchanges.
 type entry struct {
 	tree *Tree
 	own  func(func()) // runs a step with this program's rights

@@ -241,7 +241,7 @@ func (s *logFrames) Next(ctx context.Context) (*api.StreamFrame, error) {
 			continue
 		}
 		if s.final = s.newer(); s.final {
-			continue // read what was written before the newer file was made
+			continue // read the bytes that were written before the newer file was made
 		}
 		if s.file != nil && s.truncated() {
 			s.offset = 0

@@ -57,13 +57,13 @@ func openTimes(dir *os.File, file string, size int64) *times {
 			t.last, t.size = read.ahead, read.whole
 		}
 	}
-	if t.file.Truncate(t.size) != nil { // what follows is half a record
+	if t.file.Truncate(t.size) != nil { // the rest is half a record
 		t.close()
 	}
 	return t
 }
 
-// note records that the log has from an offset on what was read now.
+// note records that the log's bytes from an offset on were read now.
 func (t *times) note(offset int64, now time.Time) {
 	s := stamp{offset, now.UnixMilli()}
 	if t.file == nil || s.milli == t.last.milli || t.size >= maxTimes {

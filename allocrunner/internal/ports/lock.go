@@ -126,7 +126,7 @@ func stillAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(info, now)
 }
 
-// maxOwner bounds what is read of a lock's file.
+// maxOwner bounds how much of a lock's file is read.
 const maxOwner = 4096
 
 // reserved returns an error that names the holder of a lock; nil if that is the owner.

@@ -87,7 +87,7 @@ func FindOrphans(hints Hints) ([]Orphan, error) {
 	return s.found, nil
 }
 
-// search looks for orphans repeatedly, and remembers what it has seen.
+// search looks for orphans repeatedly, and remembers the processes that it has seen.
 type search struct {
 	hints  Hints // a copy, in which each look updates the roots' Alive
 	groups []cgroup

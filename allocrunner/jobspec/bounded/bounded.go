@@ -38,7 +38,7 @@ type limits struct {
 // usual are the limits of Parse. A job file of 4 MiB, the largest, can take 200 times its size.
 var usual = limits{CPU: 10 * time.Second, Memory: 1 << 30}
 
-// request is what the process reads from its standard input, and answer what it writes.
+// The process reads a request from its standard input, and writes an answer.
 type (
 	request struct {
 		Config jobspec.Config
@@ -166,7 +166,7 @@ func serve() {
 	os.Exit(0)
 }
 
-// lookEvery is how often a process looks at what it has used.
+// lookEvery is how often a process looks at its use of memory and time.
 const lookEvery = 10 * time.Millisecond
 
 // usage is what a process has used.

@@ -21,8 +21,8 @@ import (
 // Command is the first argument with which the program is re-executed to render templates.
 const Command = "render-templates"
 
-// Main renders what it reads from its standard input until that ends. The program's main calls it before anything else
-// when os.Args[1] is Command, and exits with the returned code.
+// Main renders the requests on its standard input until the input ends. The program's main calls it before anything
+// else when os.Args[1] is Command, and exits with the returned code.
 func Main() int {
 	// The kernel enforces the bounds, since Go can stop neither a loop nor an allocation.
 	for what, most := range map[int]uint64{
@@ -56,7 +56,7 @@ func Main() int {
 // long is given up.
 const maxWait = 5 * time.Minute
 
-// maxResponse bounds what is read of a response. Base64 makes the output a third longer, and queries come with it.
+// maxResponse bounds how much of a response is read. Base64 makes the output a third longer, and queries come with it.
 const maxResponse = 2 * MaxOutput
 
 // Session is a process that renders. It must be closed. Its methods must not be called at the same time.

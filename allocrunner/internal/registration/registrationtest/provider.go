@@ -97,7 +97,7 @@ func (p *Provider) noteLocked(call string) {
 	}
 }
 
-// Has returns what is known, by ID.
+// Has returns the registered services, by ID.
 func (p *Provider) Has() map[string]*interfaces.ServiceInstance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +114,7 @@ func (p *Provider) Names() []string {
 	return names
 }
 
-// Took returns what was noted since the last Took.
+// Took returns the calls since the last Took.
 func (p *Provider) Took() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
