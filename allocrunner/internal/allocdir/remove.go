@@ -59,7 +59,7 @@ func RemoveLeftovers(parent string) error {
 func nothingMounted(dir string) error {
 	path, err := filepath.EvalSymlinks(dir)
 	if err != nil {
-		return nil // there is nothing to remove
+		return nil //nolint:nilerr // there is nothing to remove
 	}
 	for _, mount := range proc.Mounts() {
 		if strings.HasPrefix(mount.Dir, path+"/") {
