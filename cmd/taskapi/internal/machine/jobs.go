@@ -104,6 +104,12 @@ func (m *Machine) Register(ctx context.Context, job *api.Job) (<-chan error, err
 		if failed, ok := errors.AsType[*commandError](err); ok && failed.code == exitUsage {
 			return nil, apierror.New(apierror.Invalid, failed.words)
 		}
+		if err != nil { // a full disk, perhaps
+			if now, unread := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID); unread == nil && len(now) == len(all) &&
+				args[0] == "run" {
+				return nil, apierror.New(apierror.Unavailable, err.Error()).Because(err)
+			}
+		}
 		result <- err
 		m.settle(ctx, job)
 	case <-judged.C:

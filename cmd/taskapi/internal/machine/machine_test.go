@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/handlers/apierror"
 	"taskapi/internal/polltest"
 	"taskapi/internal/ptr"
 )
@@ -103,6 +104,26 @@ func live() int {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return int(stats.HeapAlloc)
+}
+
+// TestRegisterWithoutRoom: a registration that can't begin anything says so, and is no fault of the client.
+func TestRegisterWithoutRoom(t *testing.T) {
+	m := newTest(t)
+	m.cfg.Environ = []string{"MACHINE_TEST_FAILS=no space left on device"}
+	_, err := m.Register(t.Context(), &api.Job{ID: ptrTo("job"), Namespace: ptrTo(api.DefaultNamespace)})
+	known := apierror.Of(err)
+	if known.Kind != apierror.Unavailable || known.Message != "no space left on device" {
+		t.Errorf("it answers %q, %v", known.Message, err)
+	}
+}
+
+// TestMain is this program, or a taskapi that fails.
+func TestMain(m *testing.M) {
+	if why := os.Getenv("MACHINE_TEST_FAILS"); why != "" {
+		fmt.Fprintln(os.Stderr, "taskapi: "+why)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
 }
 
 // TestLinksAreNoAllocations: a link in the directory of allocations, and a file with an allocation's ID, are nothing.
