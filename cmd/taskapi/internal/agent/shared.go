@@ -103,8 +103,8 @@ func (s Settings) CheckDevices(alloc *api.Allocation, dir datadir.Dir) (findings
 	return findings
 }
 
-// openClaim finds the claim on the allocation's name, if there is one. It is kept in a file, so that another taskapi goes
-// on with it. From here on, this allocation writes nothing to the shared store once another machine has the claim.
+// openClaim finds the claim on the allocation's name, if there is one. It is kept in a file, so that another taskapi
+// goes on with it. From here on, this allocation writes nothing to the shared store once another machine has the claim.
 func (s *wiring) openClaim() error {
 	path := s.cfg.Dir.Claim(s.cfg.ID)
 	if given := s.agent.cfg.Claim; given != nil {
@@ -179,17 +179,16 @@ func (s *wiring) releaseClaim() {
 	}
 }
 
-// shared returns what keeps other machines and this one informed of each other. Unlike all else of the allocation, it is
-// not fenced: it is about this machine.
+// shared returns what keeps other machines and this one informed of each other. Unlike all else of the allocation, it
+// is not fenced: it is about this machine.
 func (s *wiring) shared() []func(context.Context) {
 	store := s.agent.cfg.Cluster
 	run := []func(context.Context){s.publisher(store).Run}
 	if s.cfg.NoAPI || s.cfg.Shared {
 		return run
 	}
-	node := s.runner.Alloc().NodeID
-	keys := &tokensync.Keys{Store: store, Ring: s.keyring, Owner: servicesOwner(node, string(s.cfg.Dir)),
-		Lease: fleet.NodeLease(node), Logger: s.logger}
+	lease := fleet.NodeLease(s.runner.Alloc().NodeID)
+	keys := &tokensync.Keys{Store: store, Ring: s.keyring, Lease: lease, Logger: s.logger}
 	run = append(run, keys.Run)
 	if s.revocations != nil {
 		run = append(run, (&tokensync.Revocations{Store: store, List: s.revocations, Logger: s.logger}).Run)

@@ -17,12 +17,6 @@ import (
 
 const keysPrefix = "fleet/keys/"
 
-// published is a public key as the store has it.
-type published struct {
-	Owner string // the data directory's; nobody else removes it
-	Key   json.RawMessage
-}
-
 // keySet is a JWK set.
 type keySet struct {
 	Keys []json.RawMessage `json:"keys"`
@@ -32,7 +26,6 @@ type keySet struct {
 type Keys struct {
 	Store  cluster.Store
 	Ring   *identity.Keyring // follows its file: see identity.Keyring.Watch
-	Owner  string            // of a data directory, on one machine
 	Lease  string            // with which the keys end
 	Logger *slog.Logger
 }
@@ -47,6 +40,7 @@ func (k *Keys) Run(ctx context.Context) {
 		}
 	}
 	defer release()
+	mine := map[string]bool{} // by key of the store: what this process has seen in the ring
 	for pause := firstPause; ctx.Err() == nil; {
 		replaced := k.Ring.Replaced()
 		attempt, cancel := context.WithTimeout(ctx, attemptTime)
@@ -56,7 +50,7 @@ func (k *Keys) Run(ctx context.Context) {
 		}
 		var index uint64
 		if err == nil {
-			index, err = k.sync(attempt)
+			index, err = k.sync(attempt, mine)
 		}
 		cancel()
 		if errors.Is(err, cluster.ErrLeaseEnded) {
@@ -85,8 +79,8 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 }
 
-// sync makes the store have the keys of the ring, and no others of this owner.
-func (k *Keys) sync(ctx context.Context) (uint64, error) {
+// sync makes the store have the keys of the ring, and none that the ring had before.
+func (k *Keys) sync(ctx context.Context, mine map[string]bool) (uint64, error) {
 	page, err := k.Store.List(ctx, cluster.Span{Prefix: keysPrefix})
 	if err != nil {
 		return 0, err
@@ -102,18 +96,14 @@ func (k *Keys) sync(ctx context.Context) (uint64, error) {
 	var txn cluster.Txn
 	for _, jwk := range ring.Keys {
 		key := keysPrefix + keyID(jwk)
-		value, err := json.Marshal(published{k.Owner, jwk})
-		if err != nil {
-			return 0, err
+		if e := there[key]; e.ModifyIndex == 0 || !bytes.Equal(e.Value, jwk) {
+			txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: jwk, Lease: k.Lease})
 		}
-		if e := there[key]; e.ModifyIndex == 0 || !bytes.Equal(e.Value, value) {
-			txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: value, Lease: k.Lease})
-		}
+		mine[key] = true
 		delete(there, key)
 	}
-	for key, e := range there {
-		var p published
-		if json.Unmarshal(e.Value, &p) == nil && p.Owner == k.Owner {
+	for key := range there {
+		if mine[key] {
 			txn.Then = append(txn.Then, cluster.Operation{Key: key, Delete: true})
 		}
 	}
@@ -153,12 +143,8 @@ func AllKeys(ctx context.Context, store cluster.Store, own []byte) []byte {
 		known[keyID(jwk)] = true
 	}
 	for _, e := range page.Entries {
-		var p published
-		if e.Damaged || json.Unmarshal(e.Value, &p) != nil {
-			continue
-		}
-		if id := keyID(p.Key); id != "" && keysPrefix+id == e.Key && !known[id] {
-			set.Keys = append(set.Keys, p.Key)
+		if id := keyID(e.Value); !e.Damaged && id != "" && keysPrefix+id == e.Key && !known[id] {
+			set.Keys = append(set.Keys, e.Value)
 		}
 	}
 	all, err := json.Marshal(set)
