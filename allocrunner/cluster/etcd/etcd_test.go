@@ -175,6 +175,26 @@ func TestAway(t *testing.T) {
 	}
 }
 
+// TestFreshness: the copy of a process that does not read stays fresh while etcd answers, and no longer.
+func TestFreshness(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	proxy := etcdtest.Through(t, nodes[0])
+	s := open(t, &proxy.Node)
+	if !s.FreshUntil().IsZero() {
+		t.Error("fresh before the first read")
+	}
+	clustertest.Get(t, s, "k")
+	first := s.FreshUntil()
+	until(t, "the copy gets stale", func() bool { return s.FreshUntil().After(first) })
+	proxy.Cut(true)
+	cut := time.Now()
+	until(t, "time stands still", func() bool { return time.Since(cut) > 2*cluster.FreshTime/5 })
+	if fresh := s.FreshUntil(); fresh.After(cut.Add(cluster.FreshTime)) {
+		t.Errorf("fresh until %v after etcd was away", fresh.Sub(cut))
+	}
+}
+
 func compactAt(t *testing.T, n *etcdtest.Node, revision uint64) {
 	t.Helper()
 	body := strings.NewReader(fmt.Sprintf(`{"revision":"%d"}`, revision))
