@@ -53,7 +53,9 @@ func fleetMachines(t *testing.T) (machines []station, env []string) {
 			t.Fatal(err)
 		}
 		m.taskapiProcess = startCommandWith(t, self, env, "run", "-data-dir", m.dir, file)
-		until(t, m.taskapiProcess, "runs its task", func() bool { return strings.Contains(m.out.String(), "Task started by client") })
+		until(t, m.taskapiProcess, "runs its task", func() bool {
+			return strings.Contains(m.out.String(), "Task started by client")
+		})
 		machines = append(machines, m)
 		t.Cleanup(func() {
 			_ = m.Process.Signal(os.Interrupt) // it may have ended
@@ -127,9 +129,10 @@ func TestFleetOfMachines(t *testing.T) {
 	socket := filepath.Join(two.dir, "keys.sock")
 	server := startCommandWith(t, self, env, "keyring", "serve", "-data-dir", two.dir, "--listen", "unix://"+socket)
 	t.Cleanup(func() { _ = server.Process.Signal(os.Interrupt); _ = server.Wait() })
-	serving := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
+	}
+	serving := http.Client{Transport: &http.Transport{DialContext: dial}}
 	until(t, server, "serves the keys of both", func() bool {
 		response, err := serving.Get("http://localhost/.well-known/jwks.json")
 		if err != nil {

@@ -230,7 +230,8 @@ func TestStandby(t *testing.T) {
 	}
 	for _, name := range []string{"taskapi and the keeper are stopped and go on", "the first is stopped by its operator"} {
 		run("with etcd "+name, tests[name], func(t *testing.T) string {
-			return fmt.Sprintf("cluster {\n address = \"etcd://%s\"\n key_file = \"cluster.key\"\n}\n", etcdtest.Start(t, 1)[0].Client)
+			return fmt.Sprintf("cluster {\n address = \"etcd://%s\"\n key_file = \"cluster.key\"\n}\n",
+				etcdtest.Start(t, 1)[0].Client)
 		})
 	}
 }

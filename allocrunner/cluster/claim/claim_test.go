@@ -24,7 +24,7 @@ type link struct {
 	mu     sync.Mutex
 	cut    bool               // calls are not answered
 	deaf   bool               // commits are made, and not answered
-	frozen chan struct{}      // calls wait until it is closed, whatever their context says, as in a stopped process; nil for none
+	frozen chan struct{}      // calls wait until it is closed, as in a stopped process; nil for none
 	chance *rand.Rand         // of how long a call and its answer take; nil for no time
 	wrote  func(value []byte) // is called for each write of the counter; nil for nobody
 	order  *sync.Mutex        // of all links: held during such a write

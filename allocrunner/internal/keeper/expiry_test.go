@@ -131,8 +131,8 @@ func (u *tenure) set(end time.Duration) {
 	u.changed = make(chan struct{})
 }
 
-// TestTenure: no task starts before its tenure has begun; renewals reach the keeper, also another keeper; and none starts
-// after a loss.
+// TestTenure: no task starts before its tenure has begun; renewals reach the keeper, also another keeper; and none
+// starts after a loss.
 func TestTenure(t *testing.T) {
 	dir := t.TempDir()
 	held := &tenure{changed: make(chan struct{})}

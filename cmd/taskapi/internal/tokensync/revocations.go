@@ -1,6 +1,6 @@
 // Package tokensync keeps what decides about tokens the same on all machines that share a store: revocations, which
-// each machine keeps in its own list, too, and public keys, for those who verify tokens elsewhere. It trusts whatever the
-// store returns: the store seals its values, so that only the machines of the cluster can have written them. No key of
+// each machine keeps in its own list, too, and public keys, for those who verify tokens elsewhere. It trusts whatever
+// the store returns: the store seals its values, so only the machines of the cluster can have written them. No key of
 // another machine is trusted on the sockets of this one.
 package tokensync
 

@@ -138,8 +138,11 @@ func TestOddRevocations(t *testing.T) {
 		t.Fatal(page, err)
 	}
 	key := page.Entries[0].Key
-	for _, value := range []string{"", "[", "{}", `{"before":1,"until":99999999999}`, `{"jti":"another","until":99999999999}`} {
-		if _, err := store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte(value)}}}); err != nil {
+	for _, value := range []string{
+		"", "[", "{}", `{"before":1,"until":99999999999}`, `{"jti":"another","until":99999999999}`,
+	} {
+		_, err := store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte(value)}}})
+		if err != nil {
 			t.Fatal(err)
 		}
 		until(t, "written again", func() bool {

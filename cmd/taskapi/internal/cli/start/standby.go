@@ -16,8 +16,8 @@ import (
 )
 
 // StandBy waits until no other machine runs the allocation, and takes the claim on its name. say prints what it waits
-// for. The allocation is then the next one of that which ran before. The caller closes the store when the allocation has
-// ended here. Errors: claim.ErrComplete.
+// for. The allocation then follows the one that ran before. The caller closes the store when the allocation has ended
+// here. Errors: claim.ErrComplete.
 func StandBy(
 	ctx context.Context, l base.Layout, alloc *api.Allocation, say func(string),
 ) (*claim.Claim, cluster.Store, error) {
