@@ -86,6 +86,7 @@ type proof struct {
 	nomad, taskapi, dir, alloc, path, token string
 
 	agent, gateway *exec.Cmd
+	agents         []int // the process groups of all agents that were started
 	management     string
 	failed         bool
 }
@@ -115,9 +116,23 @@ func (p *proof) end() {
 	if p.agent != nil {
 		if p.alloc != "" {
 			_, _ = p.command("job", "stop", "-purge", "gateway")
+			for began := time.Now(); len(p.tasks("NOMAD_ALLOC_ID="+p.alloc)) > 0 && time.Since(began) < time.Minute; {
+				time.Sleep(100 * time.Millisecond)
+			}
 		}
 		_ = p.agent.Process.Signal(syscall.SIGINT)
 		_ = p.agent.Wait()
+	}
+	for _, pid := range p.agents { // what a killed agent has left
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+	}
+	if p.dir != "" {
+		mounts, _ := os.ReadFile("/proc/self/mounts") // the tasks' secrets, which an agent leaves mounted
+		for line := range strings.Lines(string(mounts)) {
+			if fields := strings.Fields(line); len(fields) > 1 && strings.HasPrefix(fields[1], p.dir+"/") {
+				_ = syscall.Unmount(fields[1], syscall.MNT_DETACH)
+			}
+		}
 	}
 	if p.dir != "" && !p.failed {
 		_ = os.RemoveAll(p.dir)
@@ -157,7 +172,9 @@ func (p *proof) startAgent() {
 	defer log.Close()
 	p.agent = exec.Command(p.nomad, "agent", "-config", filepath.Join(p.dir, "agent.hcl"))
 	p.agent.Stdout, p.agent.Stderr = log, log
+	p.agent.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.must(p.agent.Start())
+	p.agents = append(p.agents, p.agent.Process.Pid)
 }
 
 // client returns a client on a socket.
@@ -434,16 +451,28 @@ func (p *proof) throughput(direct, gateway *http.Client) {
 		each(0), each(1), ratio)
 }
 
+// tasks returns the processes that have these variables in their environment, but not those of other programs than tasks.
+func (p *proof) tasks(variables ...string) (pids []int) {
+	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range paths {
+		env, _ := os.ReadFile(path)
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		has := err == nil && (p.gateway == nil || pid != p.gateway.Process.Pid)
+		for _, v := range variables {
+			has = has && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+v+"\x00"))
+		}
+		if has {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
 // gatewayTask returns the process of the job's gateway.
 func (p *proof) gatewayTask() int {
-	links, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, path := range links {
-		b, _ := os.ReadFile(path)
-		if !bytes.Contains(b, []byte("NOMAD_ALLOC_ID="+p.alloc)) || !bytes.Contains(b, []byte("NOMAD_TASK_NAME=gateway")) {
-			continue
-		}
-		exe, _ := os.Readlink(filepath.Join(filepath.Dir(path), "exe"))
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && exe == p.taskapi {
+	pids := p.tasks("NOMAD_ALLOC_ID="+p.alloc, "NOMAD_TASK_NAME=gateway")
+	for _, pid := range pids {
+		if exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); exe == p.taskapi {
 			return pid
 		}
 	}
