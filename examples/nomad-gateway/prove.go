@@ -444,14 +444,16 @@ func (p *proof) throughput(direct, gateway *http.Client) {
 		}
 	}
 	each := func(i int) time.Duration { return used[i] / time.Duration(max(1, answers[i])) }
-	fmt.Printf("        eight callers in 8 s: %d answers by the agent, %d by the gateway (x %.1f)\n", answers[0], answers[1],
+	fmt.Printf("        eight callers in 8 s: %d answers by the agent, %d by the gateway (x %.1f)\n",
+		answers[0], answers[1],
 		float64(answers[1])/float64(answers[0]))
 	ratio := float64(each(0)) / float64(max(1, each(1)))
-	p.promise(ratio >= 10, "processor time of an answer, agent and gateway together: %v by the agent, %v by the gateway (x %.1f)",
+	p.promise(ratio >= 10,
+		"processor time of an answer, agent and gateway together: %v by the agent, %v by the gateway (x %.1f)",
 		each(0), each(1), ratio)
 }
 
-// tasks returns the processes that have these variables in their environment, but not those of other programs than tasks.
+// tasks returns the processes that have these variables in their environment, without the second gateway.
 func (p *proof) tasks(variables ...string) (pids []int) {
 	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, path := range paths {
@@ -514,7 +516,8 @@ func (p *proof) counts() {
 	meanwhile := counter.count("GET "+variable) - before
 	put(g, p.token, 1)
 	readers.Wait()
-	p.promise(woken.Load() == 200 && meanwhile <= 1, "200 waiting readers: %d queries at the agent while they wait, %d woken",
+	p.promise(woken.Load() == 200 && meanwhile <= 1,
+		"200 waiting readers: %d queries at the agent while they wait, %d woken",
 		meanwhile, woken.Load())
 
 	// Bad tokens.
@@ -587,8 +590,9 @@ func (p *proof) killUnderLoad(g *http.Client, counter *counted) {
 		}
 	}
 	counter.mu.Unlock()
-	p.promise(twice == 0 && stale.Load() > 0, "agent killed under load: %d of %d changes came twice; %d reads fresh, %d with "+
-		"their age, %d refused; changes again %v after the start", twice, n.Load(), answered.Load(), stale.Load(), refused.Load(),
+	p.promise(twice == 0 && stale.Load() > 0,
+		"agent killed under load: %d of %d changes came twice; %d reads fresh, %d with their age, %d refused; "+
+			"changes again %v after the start", twice, n.Load(), answered.Load(), stale.Load(), refused.Load(),
 		back.Round(time.Millisecond))
 }
 

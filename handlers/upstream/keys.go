@@ -98,8 +98,8 @@ func (k *Keys) Run(ctx context.Context, logger *slog.Logger) {
 	}
 }
 
-// fetch gets the set once it has changed since the index, or the wait is over. It calls reached when the agent has taken
-// the connection.
+// fetch gets the set once it has changed since the index, or the wait is over. It calls reached when the agent has
+// taken the connection.
 func (k *Keys) fetch(ctx context.Context, index uint64, reached func()) (*identity.KeySet, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience(index))
 	defer cancel()

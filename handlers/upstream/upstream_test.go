@@ -332,8 +332,8 @@ func TestReadsSeeOwnChanges(t *testing.T) {
 	}
 }
 
-// TestChangesOnce: a change whose answer is lost is not sent again, whatever its headers say, and the client learns that
-// it may have been made. A change that was not sent says so.
+// TestChangesOnce: a change whose answer is lost is not sent again, whatever its headers say, and the client learns
+// that it may have been made. A change that was not sent says so.
 func TestChangesOnce(t *testing.T) {
 	f := newFixture(t)
 	token := f.token("web", allocID)
@@ -406,8 +406,8 @@ func TestAgentAway(t *testing.T) {
 	}
 }
 
-// TestKeysInDoubt: when the agent comes back and gives no keys, as when it has removed the key of the gateway's own token,
-// nobody is let in until it gives some.
+// TestKeysInDoubt: when the agent comes back and gives no keys, as when it has removed the key of the gateway's own
+// token, nobody is let in until it gives some.
 func TestKeysInDoubt(t *testing.T) {
 	f := newFixture(t)
 	const path = "/v1/var/nomad/jobs/job"

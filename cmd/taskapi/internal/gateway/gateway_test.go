@@ -100,7 +100,8 @@ func TestGateway(t *testing.T) {
 			Reopen:   reopen,
 			Upstream: "unix://" + filepath.Join(dir, "api.sock"), Dir: filepath.Join(dir, "sockets"),
 			Tasks: []string{"web", "worker"}, Settings: settings, Getenv: func(k string) string { return environment[k] },
-			Logger: slog.New(slog.NewTextHandler(logs, nil)), Started: func(paths []string) error { started <- paths; return nil },
+			Logger:  slog.New(slog.NewTextHandler(logs, nil)),
+			Started: func(paths []string) error { started <- paths; return nil },
 		})
 	}()
 	var paths []string
