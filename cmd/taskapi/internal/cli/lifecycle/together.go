@@ -88,7 +88,7 @@ func (r *request) prepare(ctx context.Context, parts []*part) error {
 		return err
 	}
 	others := make([]bool, len(parts)) // that run another version
-	held := map[string]bool{} // groups that have their ports
+	held := map[string]bool{}          // groups that have their ports
 	for _, t := range running {
 		held[t.Alloc.TaskGroup] = true
 		i := slices.IndexFunc(parts, func(p *part) bool { return p.allocName == t.Alloc.Name })
