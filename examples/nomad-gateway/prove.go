@@ -266,7 +266,7 @@ func (p *proof) run(job string) {
 	var err error
 	p.dir, err = os.MkdirTemp("", "gw")
 	p.must(err)
-	p.must(os.WriteFile(filepath.Join(p.dir, "agent.hcl"), []byte(fmt.Sprintf(agentConfig, p.dir+"/data")), 0o600))
+	p.must(os.WriteFile(filepath.Join(p.dir, "agent.hcl"), fmt.Appendf(nil, agentConfig, p.dir+"/data"), 0o600))
 	p.startAgent()
 	version, err := exec.Command(p.nomad, "version").Output()
 	p.must(err)
@@ -331,7 +331,7 @@ func (p *proof) sameAnswers(direct, gateway *http.Client) {
 	if status != 200 {
 		fmt.Println(text)
 	}
-	different := ""
+	var different strings.Builder
 	for _, uri := range []string{"/v1/job/gateway", "/v1/job/gateway/summary", "/v1/allocation/" + p.alloc, "/v1/jobs",
 		"/v1/allocations", "/v1/services", "/v1/vars?prefix=nomad", variable, "/v1/var/none", "/v1/nodes",
 		"/v1/evaluations", "/v1/agent/self", "/v1/job/none", "/v1/nothing", "/v1/jobs?pretty"} {
@@ -347,10 +347,10 @@ func (p *proof) sameAnswers(direct, gateway *http.Client) {
 			for at < min(len(was), len(is)) && was[at] == is[at] {
 				at++
 			}
-			different += fmt.Sprintf(" %s: %.60q is %.60q;", uri, was[max(0, at-20):], is[max(0, at-20):])
+			different.WriteString(fmt.Sprintf(" %s: %.60q is %.60q;", uri, was[max(0, at-20):], is[max(0, at-20):]))
 		}
 	}
-	p.promise(different == "", "answers are the agent's own, with its index%s", different)
+	p.promise(different.String() == "", "answers are the agent's own, with its index%s", different.String())
 	worker, err := os.ReadFile(p.path + "/worker/secrets/nomad_token")
 	p.must(err)
 	status, _, _ = do(gateway, "GET", "/v1/services", string(worker), "")

@@ -136,7 +136,7 @@ func (h *handlers) pass(
 	if ok, _ := route.FlagOf(r.Query(), "ws_handshake", false); ok {
 		return answer, route.Invalid("ws_handshake is for the socket of an allocation: send the token in X-Nomad-Token")
 	}
-	out := (&http.Request{Method: r.Method, URL: &(*r.URL), Header: http.Header{}}).WithContext(ctx)
+	out := (&http.Request{Method: r.Method, URL: new(*r.URL), Header: http.Header{}}).WithContext(ctx)
 	if body != nil {
 		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}

@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -47,9 +48,7 @@ var noLeader = []string{"false"}
 // write sends the answer. age is how long the agent has been away: the leader is then not known.
 func (v *value) write(w http.ResponseWriter, age time.Duration) {
 	h := w.Header()
-	for name, values := range v.header {
-		h[name] = values
-	}
+	maps.Copy(h, v.header)
 	if age > 0 {
 		h[contactHeader] = []string{strconv.FormatUint(v.contact+uint64(max(1, age.Milliseconds())), 10)}
 		h[leaderHeader] = noLeader

@@ -254,14 +254,16 @@ func TestHostile(t *testing.T) {
 		return `{"key":"` + key + `","value":"` + value + `",` + rest + `}`
 	}
 	for name, answer := range map[string]http.HandlerFunc{
-		"garbage":        text("<html>"),
-		"nothing":        text(""),
-		"null":           text("null"),
-		"an empty one":   text("{}"),
-		"other types":    text(`{"header":[],"kvs":7}`),
-		"deep":           text(strings.Repeat("[", 1<<20)),
-		"an error":       func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTeapot) },
-		"another error":  func(w http.ResponseWriter, _ *http.Request) { http.Error(w, `{"code":14}`, 503) },
+		"garbage":      text("<html>"),
+		"nothing":      text(""),
+		"null":         text("null"),
+		"an empty one": text("{}"),
+		"other types":  text(`{"header":[],"kvs":7}`),
+		"deep":         text(strings.Repeat("[", 1<<20)),
+		"an error":     func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTeapot) },
+		"another error": func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, `{"code":14}`, http.StatusServiceUnavailable)
+		},
 		"a redirection":  func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/", http.StatusFound) },
 		"a broken key":   text(header + `"kvs":[` + kv("!!", "", `"mod_revision":"1"`) + `]}`),
 		"no revision":    text(header + `"kvs":[` + kv("dGVzdC9lL2E=", "", `"version":"1"`) + `],"more":true}`),

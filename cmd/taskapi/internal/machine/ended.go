@@ -89,20 +89,21 @@ const (
 // newSelf returns what stands for a machine. Its ID is that of the machine and the data directory.
 func newSelf(m *Machine) *self {
 	_, about := m.node()
-	group := &api.TaskGroup{Name: ptrTo(selfGroup), Count: ptrTo(1)}
+	group := &api.TaskGroup{Name: new(selfGroup), Count: new(1)}
 	return &self{machine: m, ctx: context.Background(), alloc: &api.Allocation{
 		ID:   uuid.NewSHA1(uuid.NameSpaceOID, []byte("taskapi agent "+about.NodeID+string(m.cfg.Dir))).String(),
 		Name: selfJob, Namespace: api.DefaultNamespace, NodeID: about.NodeID, NodeName: about.NodeName, JobID: selfJob,
 		TaskGroup: selfGroup, ClientStatus: api.AllocClientStatusRunning, DesiredStatus: api.AllocDesiredStatusRun,
 		CreateIndex: m.Index(), ModifyIndex: m.Index(), CreateTime: int64(m.Index()) * 1e6,
 		Job: &api.Job{
-			ID: ptrTo(selfJob), Name: ptrTo(selfJob), Region: ptrTo(region), Namespace: ptrTo(api.DefaultNamespace),
+			ID: new(selfJob), Name: new(selfJob), Region: new(region), Namespace: ptrTo(api.DefaultNamespace),
 			Type: ptrTo(api.JobTypeSystem), TaskGroups: []*api.TaskGroup{group},
 		},
 	}}
 }
 
-func ptrTo[T any](v T) *T { return &v }
+//go:fix inline
+func ptrTo[T any](v T) *T { return new(v) }
 
 func (s *self) Snapshot() *api.Allocation {
 	now := *s.alloc

@@ -44,7 +44,7 @@ func (m *Machine) end(t *testing.T, id, job string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := &api.TaskGroup{Name: ptrTo("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}
+	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}
 	state := &api.TaskState{State: "dead"}
 	for range 10 {
 		state.Events = append(state.Events, &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"})
@@ -110,7 +110,7 @@ func live() int {
 func TestRegisterWithoutRoom(t *testing.T) {
 	m := newTest(t)
 	m.cfg.Environ = []string{"MACHINE_TEST_FAILS=no space left on device"}
-	_, err := m.Register(t.Context(), &api.Job{ID: ptrTo("job"), Namespace: ptrTo(api.DefaultNamespace)})
+	_, err := m.Register(t.Context(), &api.Job{ID: new("job"), Namespace: ptrTo(api.DefaultNamespace)})
 	known := apierror.Of(err)
 	if known.Kind != apierror.Unavailable || known.Message != "no space left on device" {
 		t.Errorf("it answers %q, %v", known.Message, err)
@@ -205,7 +205,7 @@ func TestFleet(t *testing.T) {
 	for _, node := range []string{"another node", m.self.alloc.NodeID} {
 		p := &fleet.Publisher{
 			Store: store, Logger: slog.New(slog.DiscardHandler), Alloc: source{&api.Allocation{
-				ID: idOf(len(node)), NodeID: node, JobID: "job", Job: &api.Job{ID: ptrTo("job")}, ModifyIndex: 1,
+				ID: idOf(len(node)), NodeID: node, JobID: "job", Job: &api.Job{ID: new("job")}, ModifyIndex: 1,
 			}},
 			Node: func() *api.Node { return &api.Node{ID: node} },
 		}

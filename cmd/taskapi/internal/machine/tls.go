@@ -20,7 +20,6 @@ import (
 type TLS struct {
 	Address       string // HOST:PORT
 	Cert, Key, CA string // files
-	listener      net.Listener
 	config        *tls.Config
 }
 
