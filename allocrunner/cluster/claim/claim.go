@@ -41,6 +41,8 @@ var (
 	ErrLost = errors.New("another machine has taken the allocation over")
 	// ErrComplete: the allocation has run to its end while another machine stood by.
 	ErrComplete = errors.New("the allocation is complete, on another machine")
+
+	errUnknown = errors.New("another machine may have the same claim on the allocation")
 )
 
 // root begins the keys of claims: claims/NAMESPACE/NAME/holder and .../renewal.

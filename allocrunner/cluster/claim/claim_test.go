@@ -366,3 +366,74 @@ func TestResume(t *testing.T) {
 		<-late.Lost()
 	})
 }
+
+// TestAgain: a claim that was copied to another machine is taken again there only when the first machine, which has the
+// same claim, renews it no more. Then the first one has lost it, even if it comes back.
+func TestAgain(t *testing.T) {
+	start := func(t *testing.T) (all []*machine, first, copied *claim.Claim, kept *claim.Saved) {
+		all, kept = machines(2), new(claim.Saved)
+		first, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied = claim.Again(all[1].link, first.Saved(), func(s claim.Saved) error { *kept = s; return nil })
+		if _, err := copied.Fenced().Commit(t.Context(), cluster.Txn{
+			Then: []cluster.Operation{{Key: "k"}}}); !errors.Is(err, cluster.ErrUnavailable) || errors.Is(err, claim.ErrLost) {
+			t.Errorf("a write with a claim that another machine may have: %v", err)
+		}
+		return all, first, copied, kept
+	}
+	t.Run("renewed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, first, copied, kept := start(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			go first.Run(ctx)
+			copied.Run(ctx)
+			<-copied.Lost()
+			if err := copied.Release(ctx, false); err != nil || kept.Index != 0 {
+				t.Error(err, kept)
+			}
+			time.Sleep(claim.TTL)
+			if end, _ := first.Until(); end <= 0 {
+				t.Errorf("the first machine has its claim until %v", end)
+			}
+			cancel()
+			synctest.Wait()
+		})
+	})
+	t.Run("released before it is known", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			_, first, copied, _ := start(t)
+			if err := copied.Release(t.Context(), false); err != nil {
+				t.Error(err)
+			}
+			if err := first.Release(t.Context(), false); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("not renewed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			all, first, copied, kept := start(t)
+			all[0].set(func(l *link) { l.cut = true })
+			ctx, cancel := context.WithCancel(t.Context())
+			go first.Run(ctx)
+			go copied.Run(ctx)
+			for end := time.Duration(0); end <= 0; {
+				_, changed := copied.Until()
+				<-changed
+				end, _ = copied.Until()
+			}
+			if until, _ := first.Until(); until > all[0].now() {
+				t.Errorf("at %v both have the claim, the first until %v", all[0].now(), until)
+			}
+			if kept.Index == first.Saved().Index || kept.Index != copied.Saved().Index {
+				t.Errorf("kept %+v of %+v", kept, copied.Saved())
+			}
+			all[0].set(func(l *link) { l.cut = false })
+			<-first.Lost()
+			cancel()
+			synctest.Wait()
+		})
+	})
+}

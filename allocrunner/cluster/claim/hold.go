@@ -15,10 +15,12 @@ import (
 
 // Claim is a claim that this process holds, or held.
 type Claim struct {
-	cfg   Config
-	index uint64 // of the write by which this machine became the holder
+	cfg  Config
+	was  uint64            // the index of a claim that another machine may have, too
+	kept func(Saved) error // keeps a claim that is taken again; nil when no other machine can have the same claim
 
 	mu      sync.Mutex // guards the fields below
+	index   uint64     // of the write by which this machine became the holder; 0 while another may have the same claim
 	end     time.Duration
 	over    bool // lost or released
 	changed chan struct{}
@@ -34,14 +36,28 @@ type Saved struct {
 	Name   Name
 	Holder Holder
 	Index  uint64
+	Place  string // where it is kept, unlike any other place of any machine; its keeper sets it
 }
 
 // Saved returns what another process of this machine needs to hold the claim.
-func (c *Claim) Saved() Saved { return Saved{c.cfg.Name, c.cfg.Holder, c.index} }
+func (c *Claim) Saved() Saved {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Saved{Name: c.cfg.Name, Holder: c.cfg.Holder, Index: c.index}
+}
 
 // Resume returns a claim that an earlier process has held. Nothing may run before it is renewed.
 func Resume(store cluster.Store, s Saved) *Claim {
 	return newClaim(Config{Store: store, Name: s.Name, Holder: s.Holder}, s.Index)
+}
+
+// Again returns a claim that was kept in another place, such as in a directory that was copied, or before a reboot:
+// another machine may hold the same claim. Run takes it again when nobody has renewed it for TTL, and calls kept before
+// it lasts. Until then, a Fenced store writes nothing, and Release does nothing.
+func Again(store cluster.Store, s Saved, kept func(Saved) error) *Claim {
+	c := newClaim(Config{Store: store, Name: s.Name, Holder: s.Holder}, 0)
+	c.was, c.kept = s.Index, kept
+	return c
 }
 
 func (c *Claim) now() time.Duration {
@@ -88,6 +104,9 @@ func (c *Claim) lose() {
 
 // Run renews the claim until ctx ends or the claim is lost.
 func (c *Claim) Run(ctx context.Context) {
+	if c.kept != nil && !c.again(ctx) {
+		return
+	}
 	for {
 		pause := renewEvery
 		switch err := c.renew(ctx); {
@@ -103,6 +122,44 @@ func (c *Claim) Run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// again takes the claim again, and loses it if another machine renews it. It reports whether the claim is taken.
+func (c *Claim) again(ctx context.Context) bool {
+	var first seen
+	for ctx.Err() == nil {
+		_, now, index, err := look(ctx, c.cfg.Store, c.cfg.Name)
+		if err != nil {
+			_ = wake.Sleep(ctx, retryPause) // the loop sees that ctx has ended
+			continue
+		}
+		if first.since.IsZero() {
+			first = now
+		}
+		if now.holder != c.was || now.renewal != first.renewal {
+			c.lose()
+			return false
+		}
+		if wait := TTL - time.Since(first.since); wait > 0 {
+			waiting, cancel := context.WithTimeout(ctx, wait)
+			if _, err := c.cfg.Store.Watch(waiting, c.cfg.Name.prefix(), index); err != nil && waiting.Err() == nil {
+				_ = wake.Sleep(ctx, retryPause)
+			}
+			cancel()
+			continue
+		}
+		taken, err := take(ctx, c.cfg, first)
+		if err == nil {
+			err = c.kept(taken.Saved())
+		}
+		if err != nil { // if the write was made all the same, the claim is another now
+			_ = wake.Sleep(ctx, retryPause)
+			continue
+		}
+		c.set(func() { c.index, c.end = taken.index, taken.end })
+		return true
+	}
+	return false
 }
 
 // renew renews the claim. A renewal whose fate is unknown does not prolong it, and is made again.
@@ -127,6 +184,8 @@ func (c *Claim) commit(ctx context.Context, operations ...cluster.Operation) err
 }
 
 func (c *Claim) condition() cluster.Condition {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return cluster.Condition{Key: c.cfg.Name.holder(), ModifyIndex: c.index}
 }
 
@@ -135,14 +194,14 @@ func (c *Claim) condition() cluster.Condition {
 // claim at once, or after TTL when the store can't be written now. A claim that is lost is no error.
 func (c *Claim) Release(ctx context.Context, complete bool) error {
 	c.mu.Lock()
-	over := c.over
+	over, unknown := c.over, c.index == 0
 	c.end, c.over = -1, true
 	if !over {
 		close(c.changed)
 		c.changed = make(chan struct{})
 	}
 	c.mu.Unlock()
-	if over {
+	if over || unknown {
 		return nil
 	}
 	holder := c.cfg.Holder
@@ -173,6 +232,9 @@ func (f fenced) Unwrap() cluster.Store { return f.Store }
 // Commit adds the condition that this machine still is the holder. A transaction has one condition less for its caller.
 func (f fenced) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	fence := f.claim.condition()
+	if fence.ModifyIndex == 0 {
+		return 0, &cluster.AwayError{Err: errUnknown, After: TTL}
+	}
 	txn.If = append(txn.If[:len(txn.If):len(txn.If)], fence)
 	index, err := f.Store.Commit(ctx, txn)
 	conflict, ok := errors.AsType[*cluster.ConflictError](err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -24,6 +25,7 @@ import (
 	"taskapi/cmd/taskapi/internal/tokensync"
 	"taskapi/identity"
 	"taskapi/internal/privatefile"
+	"taskapi/internal/proc"
 )
 
 // leaseTimeout bounds how long the start of an allocation waits for the shared store.
@@ -109,12 +111,8 @@ func (s *wiring) openClaim() error {
 	path := s.cfg.Dir.Claim(s.cfg.ID)
 	if given := s.agent.cfg.Claim; given != nil {
 		s.claim, s.agent.cfg.Claim = given, nil
-		text, err := json.Marshal(given.Saved())
-		if err == nil {
-			err = privatefile.Write(path, text)
-		}
-		if err != nil {
-			return fmt.Errorf("keep the claim on the allocation's name: %w", err)
+		if err := s.keepClaim(given.Saved()); err != nil {
+			return err
 		}
 	} else {
 		text, _, err := privatefile.Read(path, maxClaim)
@@ -128,10 +126,37 @@ func (s *wiring) openClaim() error {
 		if err != nil {
 			return fmt.Errorf("the claim on the allocation's name, which other machines may have: %s: %w", path, err)
 		}
-		s.claim = claim.Resume(s.cfg.Cluster, saved)
+		if place := s.place(); place == "" || place != saved.Place {
+			s.claim = claim.Again(s.cfg.Cluster, saved, s.keepClaim)
+		} else {
+			s.claim = claim.Resume(s.cfg.Cluster, saved)
+		}
 	}
 	s.cfg.Cluster = s.claim.Fenced()
 	return nil
+}
+
+func (s *wiring) keepClaim(saved claim.Saved) error {
+	saved.Place = s.place()
+	text, err := json.Marshal(saved)
+	if err == nil {
+		err = privatefile.Write(s.cfg.Dir.Claim(s.cfg.ID), text)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the claim on the allocation's name: %w", err)
+	}
+	return nil
+}
+
+// place returns a name of the allocation's directory that no copy of the directory has, on any machine; empty if the
+// place is unknown.
+func (s *wiring) place() string {
+	var stat syscall.Stat_t
+	boot, err := proc.BootID()
+	if err != nil || syscall.Stat(s.cfg.Dir.Alloc(s.cfg.ID), &stat) != nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %x %d", boot, stat.Dev, stat.Ino)
 }
 
 // maxClaim is more than a claim's file has.
