@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ type rollout struct {
 	cmd     *cobra.Command
 	loaded  *start.LoadedJob
 	jobFile string
+	text    []byte // of a job file on standard input, for the processes of new allocations
 
 	layout  base.Layout
 	updates []*update     // in the order of the job
@@ -50,9 +52,21 @@ type update struct {
 // destructive reports whether the allocation needs new processes.
 func (u *update) destructive() bool { return u.changes.Replaces || len(u.changes.Restarts) > 0 }
 
-func newRollout(u updater, cmd *cobra.Command, loaded *start.LoadedJob, jobFile string) *rollout {
-	u.fromFiles = loaded.FromFiles
-	return &rollout{updater: u, cmd: cmd, loaded: loaded, jobFile: jobFile}
+// newRollout reads the new version.
+func newRollout(u updater, cmd *cobra.Command, flags *start.JobFlags, jobFile string) (*rollout, error) {
+	r := &rollout{updater: u, cmd: cmd, jobFile: jobFile}
+	var err error
+	if jobFile == "-" {
+		if r.text, err = io.ReadAll(u.environment.Stdin); err != nil {
+			return nil, fmt.Errorf("job file on standard input: %w", err)
+		}
+		r.environment.Stdin = bytes.NewReader(r.text)
+	}
+	if r.loaded, err = flags.Read(jobFile, r.environment); err != nil {
+		return nil, err
+	}
+	r.fromFiles = r.loaded.FromFiles
+	return r, nil
 }
 
 func (r *rollout) run(dataDir string) error {
@@ -180,11 +194,8 @@ func (r *rollout) newPart(m member, s agent.Settings, log *linewriter.Writer) (*
 			all = append(all, "--"+flag+"="+value)
 		}
 	}
-	req := &request{jobFile: r.jobFile, loaded: r.loaded, flags: all, environment: r.environment, log: log}
+	req := &request{jobFile: r.jobFile, loaded: r.loaded, flags: all, text: r.text, environment: r.environment, log: log}
 	req.options.DataDir, req.options.Settings = string(r.layout.Dir), s
-	if r.jobFile == "-" {
-		return nil, base.Usagef("a job file on standard input can't start allocations: give a file")
-	}
 	return req.partOf(m, r.cmd.Flags())
 }
 

@@ -80,12 +80,16 @@ a flag is wrong, or a change is not allowed.`,
 					return err
 				}
 			}
+			if all {
+				r, err := newRollout(u, cmd, &flags, jobFile)
+				if err != nil {
+					return err
+				}
+				return r.run(at.DataDir)
+			}
 			loaded, err := flags.Read(jobFile, w)
 			if err != nil {
 				return err
-			}
-			if all {
-				return newRollout(u, cmd, loaded, jobFile).run(at.DataDir)
 			}
 			if !at.Given(names) {
 				if u.Target, err = allocationOf(cmd.Context(), w, at.DataDir, loaded.Job); err != nil {
