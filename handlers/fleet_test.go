@@ -58,7 +58,8 @@ func TestFleet(t *testing.T) {
 	s := fleetServer(t, store)
 	client := s.sdk(t, operator)
 	list, meta, err := client.Allocations().List(nil)
-	if err != nil || len(list) != 2 || list[0].ID != otherAlloc || list[0].NodeName != "over there" || list[1].ID != allocID {
+	if err != nil || len(list) != 2 || list[0].ID != otherAlloc || list[0].NodeName != "over there" ||
+		list[1].ID != allocID {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	for query, want := range map[string]int{"?prefix=3333": 1, "?namespace=other": 1, "?per_page=1": 1,

@@ -347,7 +347,7 @@ func (p *proof) sameAnswers(direct, gateway *http.Client) {
 			for at < min(len(was), len(is)) && was[at] == is[at] {
 				at++
 			}
-			different.WriteString(fmt.Sprintf(" %s: %.60q is %.60q;", uri, was[max(0, at-20):], is[max(0, at-20):]))
+			fmt.Fprintf(&different, " %s: %.60q is %.60q;", uri, was[max(0, at-20):], is[max(0, at-20):])
 		}
 	}
 	p.promise(different.String() == "", "answers are the agent's own, with its index%s", different.String())

@@ -123,10 +123,10 @@ func (h *handlers) enforceIndex(ctx context.Context, want *api.JobRegisterReques
 	if len(all) > 0 && !all[0].ClientTerminalStatus() && all[0].Job != nil {
 		index = ptr.Deref(all[0].Job.JobModifyIndex)
 	}
-	switch {
-	case want.JobModifyIndex == index:
+	switch want.JobModifyIndex {
+	case index:
 		return nil
-	case want.JobModifyIndex == 0:
+	case 0:
 		return apierror.New(apierror.EnforcedMissing)
 	}
 	return apierror.New(apierror.EnforcedIndex, want.JobModifyIndex, index)

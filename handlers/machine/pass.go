@@ -240,7 +240,7 @@ func upgraded(r *route.Request, resp *http.Response) (route.Answer, error) {
 			_ = resp.Header.Write(&head) // to memory
 			head.WriteString("\r\n")
 			if _, err := conn.Write(head.Bytes()); err != nil {
-				return nil //nolint:nilerr // the client has gone
+				return nil // the client has gone
 			}
 			done := make(chan struct{})
 			go func() { // ends with either connection

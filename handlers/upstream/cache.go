@@ -225,8 +225,8 @@ func (e *entry) await(ctx context.Context, want uint64, q read) (state, error) {
 		}
 		e.mu.Unlock()
 		switch {
-		case s.over != nil:
-			return s, nil
+		case s.over != nil: // why, is the state
+			return s, nil //nolint:nilerr // the caller answers with the state
 		case s.away && s.value != nil && s.tried >= want && q.after == 0:
 			return s, nil
 		case fresh && (s.value.index > q.after || q.after == 0 || s.backward != backward):

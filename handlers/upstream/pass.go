@@ -151,7 +151,7 @@ func (s *taskSocket) pass(r *request) {
 			}
 		}
 	}()
-	r.Request = r.Request.WithContext(ctx)
+	r.Request = r.WithContext(ctx)
 	r.conn.Upgrading(recheck)
 	defer s.recordPassed(r) // also when the proxy cuts off an answer that breaks
 	s.proxy.ServeHTTP(&frames{ResponseWriter: r.w, conn: r.conn, recheck: recheck}, r.Request)

@@ -331,7 +331,7 @@ func TestFence(t *testing.T) {
 		if _, err := second.Fenced().Commit(t.Context(), conflict); !cluster.IsConflict(err) {
 			t.Errorf("a conflict of the caller's own: %v", err)
 		}
-		if e, _, err := all[0].Store.Get(t.Context(), "k"); err != nil || string(e.Value) != "second" {
+		if e, _, err := all[0].Get(t.Context(), "k"); err != nil || string(e.Value) != "second" {
 			t.Errorf("%q, %v", e.Value, err)
 		}
 	})

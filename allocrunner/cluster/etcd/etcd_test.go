@@ -98,8 +98,8 @@ func TestValuesAreSealed(t *testing.T) {
 	}
 }
 
-// TestAnEndedLeaseBeginsAgain: the entries of a lease that etcd has ended come back while its holder lives, except those
-// that were deleted before.
+// TestAnEndedLeaseBeginsAgain: the entries of a lease that etcd has ended come back while its holder lives, except
+// those that were deleted before.
 func TestAnEndedLeaseBeginsAgain(t *testing.T) {
 	t.Parallel()
 	nodes := etcdtest.Start(t, 1)
@@ -328,7 +328,8 @@ func TestHostileWatch(t *testing.T) {
 	for name, events := range map[string]string{
 		"garbage":          `}`,
 		"revision 0":       `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E="}}]}}`,
-		"backwards":        `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E=","mod_revision":"50"}},{"kv":{"mod_revision":"40"}}]}}`,
+		"backwards": `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E=","mod_revision":"50"}},` +
+			`{"kv":{"mod_revision":"40"}}]}}`,
 		"the last number":  `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E=","mod_revision":"18446744073709551615"}}]}}`,
 		"compacted":        `{"result":{"canceled":true,"compact_revision":"18446744073709551615"}}`,
 		"other keys":       `{"result":{"events":[{"kv":{"key":"AA==","mod_revision":"10"}},{"kv":{"mod_revision":"10"}}]}}`,

@@ -150,7 +150,8 @@ func TestUser(t *testing.T) {
 	ask("user/add", `{"name":"machine","password":"secret"}`)
 	ask("role/add", `{"name":"machines"}`)
 	// taskapi/ to taskapi0, the end of that prefix
-	ask("role/grant", `{"name":"machines","perm":{"permType":"READWRITE","key":"dGFza2FwaS8=","range_end":"dGFza2FwaTA="}}`)
+	ask("role/grant", `{"name":"machines","perm":{"permType":"READWRITE","key":"dGFza2FwaS8=",`+
+		`"range_end":"dGFza2FwaTA="}}`)
 	ask("user/grant", `{"user":"machine","role":"machines"}`)
 	ask("enable", `{}`)
 	http.DefaultClient.CloseIdleConnections()

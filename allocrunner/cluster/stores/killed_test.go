@@ -41,7 +41,8 @@ func client() {
 		s = openEtcd(endpoints)
 		lease, err := s.Hold(context.Background(), "owner/"+os.Args[2])
 		must(err)
-		_, err = s.Commit(context.Background(), clustertest.Txn(clustertest.Leased("service/"+os.Args[2], "v", lease.Owner())))
+		txn := clustertest.Txn(clustertest.Leased("service/"+os.Args[2], "v", lease.Owner()))
+		_, err = s.Commit(context.Background(), txn)
 		must(err)
 	}
 	work(context.Background(), s, id, 1<<30, func(e event) {

@@ -13,8 +13,8 @@ type sharedStore struct{ cluster.Store }
 
 func (sharedStore) FreshUntil() time.Time { return time.Now() }
 
-// TestLocksOfSeveralMachines: a lock lives while its holder renews it. When the holder's machine dies, the lock ends for
-// each of the others, however many look at it, and not before its time.
+// TestLocksOfSeveralMachines: a lock lives while its holder renews it. When the holder's machine dies, the lock ends
+// for each of the others, however many look at it, and not before its time.
 func TestLocksOfSeveralMachines(t *testing.T) {
 	sealer := newSealer(t) // a key ring waits for the disk
 	synctest.Test(t, func(t *testing.T) {

@@ -103,8 +103,8 @@ func disconnect(f *os.File) {
 	_, _, _ = unix.Syscall(unix.SYS_CONNECT, f.Fd(), uintptr(unsafe.Pointer(&nobody)), unsafe.Sizeof(nobody))
 }
 
-// Sockets returns the sockets with copies of their files, which the caller closes. A socket that can't be copied is left
-// out.
+// Sockets returns the sockets with copies of their files, which the caller closes. A socket that can't be copied is
+// left out.
 func (s *Set) Sockets() (list []drivers.HeldSocket, files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

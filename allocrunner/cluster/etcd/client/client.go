@@ -213,15 +213,18 @@ func (c *Client) send(ctx context.Context, at int, path string, body []byte) (_ 
 			return nil, true, fmt.Errorf("%s answers with status %d, and not as etcd does", c.config.Endpoints[at],
 				response.StatusCode)
 		}
-		if token == "" || again || !(e.Code == codeStranger || strings.Contains(e.Message, "invalid auth token") ||
-			strings.Contains(e.Message, "revision of auth store is old")) {
+		ended := e.Code == codeStranger || strings.Contains(e.Message, "invalid auth token") ||
+			strings.Contains(e.Message, "revision of auth store is old")
+		if token == "" || again || !ended {
 			return nil, true, e
 		}
 		c.forget(token)
 	}
 }
 
-func (c *Client) post(ctx context.Context, at int, path string, body []byte, token string) (*http.Response, bool, error) {
+func (c *Client) post(
+	ctx context.Context, at int, path string, body []byte, token string,
+) (*http.Response, bool, error) {
 	var sent atomic.Bool
 	connected := func(httptrace.GotConnInfo) { sent.Store(true) }
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: connected})

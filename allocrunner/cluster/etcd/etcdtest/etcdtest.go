@@ -266,8 +266,8 @@ func (p *Proxy) pass(conn net.Conn) {
 		return
 	}
 	var back sync.WaitGroup
-	back.Go(func() { io.Copy(conn, other); conn.Close() })
-	io.Copy(other, conn)
+	back.Go(func() { _, _ = io.Copy(conn, other); conn.Close() })
+	_, _ = io.Copy(other, conn)
 	other.Close()
 	back.Wait()
 }

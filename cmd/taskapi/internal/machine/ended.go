@@ -96,14 +96,13 @@ func newSelf(m *Machine) *self {
 		TaskGroup: selfGroup, ClientStatus: api.AllocClientStatusRunning, DesiredStatus: api.AllocDesiredStatusRun,
 		CreateIndex: m.Index(), ModifyIndex: m.Index(), CreateTime: int64(m.Index()) * 1e6,
 		Job: &api.Job{
-			ID: new(selfJob), Name: new(selfJob), Region: new(region), Namespace: ptrTo(api.DefaultNamespace),
-			Type: ptrTo(api.JobTypeSystem), TaskGroups: []*api.TaskGroup{group},
+			ID: new(selfJob), Name: new(selfJob), Region: new(region), Namespace: new(api.DefaultNamespace),
+			Type: new(api.JobTypeSystem), TaskGroups: []*api.TaskGroup{group},
 		},
 	}}
 }
 
 //go:fix inline
-func ptrTo[T any](v T) *T { return new(v) }
 
 func (s *self) Snapshot() *api.Allocation {
 	now := *s.alloc

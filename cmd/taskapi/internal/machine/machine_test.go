@@ -53,7 +53,7 @@ func (m *Machine) end(t *testing.T, id, job string) {
 		Alloc: &api.Allocation{
 			ID: id, Name: job + ".g[0]", JobID: job, Namespace: api.DefaultNamespace, TaskGroup: "g",
 			ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7, CreateIndex: 1, CreateTime: 1,
-			Job: &api.Job{ID: &job, Name: &job, Namespace: ptrTo(api.DefaultNamespace), TaskGroups: []*api.TaskGroup{group}},
+			Job: &api.Job{ID: &job, Name: &job, Namespace: new(api.DefaultNamespace), TaskGroups: []*api.TaskGroup{group}},
 		},
 		Tasks:    map[string]interfaces.SavedTask{"t": {State: state}},
 		Terminal: true, Life: "life",
@@ -110,7 +110,7 @@ func live() int {
 func TestRegisterWithoutRoom(t *testing.T) {
 	m := newTest(t)
 	m.cfg.Environ = []string{"MACHINE_TEST_FAILS=no space left on device"}
-	_, err := m.Register(t.Context(), &api.Job{ID: new("job"), Namespace: ptrTo(api.DefaultNamespace)})
+	_, err := m.Register(t.Context(), &api.Job{ID: new("job"), Namespace: new(api.DefaultNamespace)})
 	known := apierror.Of(err)
 	if known.Kind != apierror.Unavailable || known.Message != "no space left on device" {
 		t.Errorf("it answers %q, %v", known.Message, err)

@@ -548,8 +548,8 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 // portsError is a port, a device or a volume of a new allocation that is not available.
 type portsError struct{ error }
 
-// errPorts refuses to begin an allocation without its ports, devices and volumes. Another process may still take one before the
-// allocation reserves it.
+// errPorts refuses to begin an allocation without its ports, devices and volumes. Another process may still take
+// one before the allocation reserves it.
 func (r *request) errPorts() error {
 	for _, f := range slices.Concat(
 		allocrunner.CheckPorts(r.alloc.GetTaskGroup(), r.options.HostIP, r.layout.Describe),

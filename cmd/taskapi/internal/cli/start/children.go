@@ -42,8 +42,8 @@ func (h *Children) Say(kind, message string, pairs ...string) {
 	h.Events.AllocEvent(kind, message, pairs...)
 }
 
-// Start runs a child in the background. Errors: *interfaces.ChildError for a child that can't run at all. After an error,
-// nothing is left of a child that has not begun.
+// Start runs a child in the background. Errors: *interfaces.ChildError for a child that can't run at all. After an
+// error, nothing is left of a child that has not begun.
 func (h *Children) Start(ctx context.Context, id, group string, job json.RawMessage) error {
 	t := base.Target{Layout: h.Layout, ID: id}
 	saved, err := h.Layout.Peek(id)
