@@ -326,8 +326,8 @@ func serve(t testing.TB, answer http.HandlerFunc) *etcdtest.Node {
 func TestHostileWatch(t *testing.T) {
 	t.Parallel()
 	for name, events := range map[string]string{
-		"garbage":          `}`,
-		"revision 0":       `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E="}}]}}`,
+		"garbage":    `}`,
+		"revision 0": `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E="}}]}}`,
 		"backwards": `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E=","mod_revision":"50"}},` +
 			`{"kv":{"mod_revision":"40"}}]}}`,
 		"the last number":  `{"result":{"events":[{"kv":{"key":"dGVzdC9lL2E=","mod_revision":"18446744073709551615"}}]}}`,

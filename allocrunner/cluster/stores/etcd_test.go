@@ -30,7 +30,8 @@ func openEtcd(endpoints string) cluster.Store {
 
 // TestLinearizableWhileEtcdFails: four processes use a store in three etcd servers. The leader is killed and comes
 // back, another server freezes for a while, one process is killed, and one is cut off from etcd for a while. Their
-// calls can have happened one after the other, and no commit that returned is lost. The service of the killed process ends.
+// calls can have happened one after the other, and no commit that returned is lost. The service of the killed process
+// ends.
 func TestLinearizableWhileEtcdFails(t *testing.T) {
 	etcdtest.Path(t)
 	nodes, notes := etcdtest.Start(t, 3), t.TempDir()
