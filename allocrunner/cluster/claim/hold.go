@@ -229,6 +229,19 @@ type fenced struct {
 // Unwrap returns the store that is fenced.
 func (f fenced) Unwrap() cluster.Store { return f.Store }
 
+// fencer is a Store that writes entries again when their lease has ended.
+type fencer interface {
+	HoldFenced(context.Context, string, func() cluster.Condition) (cluster.Lease, error)
+}
+
+// Hold adds the condition to such writes, too.
+func (f fenced) Hold(ctx context.Context, owner string) (cluster.Lease, error) {
+	if s, ok := cluster.As[fencer](f.Store); ok {
+		return s.HoldFenced(ctx, owner, f.claim.condition)
+	}
+	return f.Store.Hold(ctx, owner)
+}
+
 // Commit adds the condition that this machine still is the holder. A transaction has one condition less for its caller.
 func (f fenced) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	fence := f.claim.condition()

@@ -1,12 +1,16 @@
 package etcd_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -122,6 +126,70 @@ func TestAnEndedLeaseBeginsAgain(t *testing.T) {
 	lease.Close()
 	if e := clustertest.Get(t, b, "s/1"); e.ModifyIndex != 0 {
 		t.Errorf("after the end of the lease: %s", clustertest.Describe(e))
+	}
+}
+
+// TestEntriesComeBackLater: entries of a lease that etcd has ended come back although etcd refuses the first writes.
+func TestEntriesComeBackLater(t *testing.T) {
+	t.Parallel()
+	node := etcdtest.Start(t, 1)[0]
+	var refuse atomic.Int32
+	key, _ := json.Marshal([]byte("test/e/s/1"))
+	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: node.Client})
+	pass.FlushInterval = -1 // a watch is never whole
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v3/kv/txn" {
+			body, _ := io.ReadAll(r.Body)
+			if r.Body = io.NopCloser(bytes.NewReader(body)); bytes.Contains(body, key) && refuse.Add(-1) >= 0 {
+				w.WriteHeader(http.StatusForbidden)
+				fmt.Fprint(w, `{"code":7,"message":"etcdserver: permission denied"}`)
+				return
+			}
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	t.Cleanup(proxy.Close)
+	a, b, c := open(t, &etcdtest.Node{Client: proxy.Listener.Addr().String()}), open(t, node), direct(t, node)
+	clustertest.Hold(t, a, "alloc")
+	clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc")))
+	refuse.Store(2)
+	if err := c.Revoke(t.Context(), raw(t, c, "e/s/1").Lease); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the entry does not come back", func() bool {
+		return refuse.Load() < 0 && string(clustertest.Get(t, b, "s/1").Value) == "one"
+	})
+}
+
+// TestFencedEntriesStayAway: entries of a lease that etcd has ended don't come back when their holder may no longer
+// write.
+func TestFencedEntriesStayAway(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	a, b, c := open(t, nodes...), open(t, nodes...), direct(t, nodes...)
+	index := clustertest.Put(t, a, "fence", "")
+	var asked atomic.Int32
+	for owner, at := range map[string]uint64{"in": index, "out": index - 1} {
+		lease, err := a.HoldFenced(t.Context(), owner, func() cluster.Condition {
+			asked.Add(1)
+			return cluster.Condition{Key: "fence", ModifyIndex: at}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { lease.Close() })
+		clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("s/"+owner, owner, owner)))
+	}
+	for _, key := range []string{"e/s/in", "e/s/out"} {
+		if err := c.Revoke(t.Context(), raw(t, c, key).Lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the entries are not written again", func() bool {
+		return asked.Load() == 2 && clustertest.Get(t, b, "s/in").ModifyIndex > 0
+	})
+	if e := clustertest.Get(t, b, "s/out"); e.ModifyIndex != 0 {
+		t.Errorf("back is %s", clustertest.Describe(e))
 	}
 }
 

@@ -28,7 +28,8 @@ type lease struct {
 	ctx    context.Context
 	stop   func() // closes the lease; the second call does nothing
 
-	id int64 // of etcd's lease; Hold and then renew have it
+	id    int64                    // of etcd's lease; Hold and then renew have it
+	fence func() cluster.Condition // holds while the holder may write; nil for always
 
 	// kept are the values of the owner's entries, to write them again with another lease. core.mu guards it.
 	kept map[string][]byte
@@ -46,13 +47,20 @@ func (l *lease) Close() error {
 
 // Hold joins a lease or begins one.
 func (s *Store) Hold(ctx context.Context, owner string) (cluster.Lease, error) {
+	return s.HoldFenced(ctx, owner, nil)
+}
+
+// HoldFenced is Hold for a holder that writes its entries again only while a condition holds.
+func (s *Store) HoldFenced(
+	ctx context.Context, owner string, fence func() cluster.Condition,
+) (cluster.Lease, error) {
 	if err := cluster.CheckName("lease's owner", owner); err != nil {
 		return nil, err
 	}
 	if err := s.use(ctx); err != nil {
 		return nil, err
 	}
-	l := &lease{core: s.core, owner: owner, holder: rand.Text(), kept: map[string][]byte{}}
+	l := &lease{core: s.core, owner: owner, holder: rand.Text(), fence: fence, kept: map[string][]byte{}}
 	whole, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
 	if err := l.join(whole); err != nil {
@@ -142,7 +150,7 @@ func newLeaseID() int64 {
 
 // renew renews the lease until it is closed. If the lease has ended, it begins another one.
 func (l *lease) renew() {
-	pause := renewInterval
+	pause, whole := renewInterval, true // whole says that no entry is to be written again
 	for {
 		l.core.sleep(l.ctx, pause)
 		if l.ctx.Err() != nil {
@@ -152,21 +160,23 @@ func (l *lease) renew() {
 		switch {
 		case err != nil:
 			pause = lastPause/2 + mathrand.N(lastPause)
-		case ttl > 0:
+		case ttl > 0 && whole:
 			pause = renewInterval
 		default:
-			pause = lastPause/2 + mathrand.N(lastPause)
-			if l.again() == nil {
-				pause = renewInterval
+			pause = renewInterval
+			if whole = l.again(ttl > 0) == nil; !whole {
+				pause = lastPause/2 + mathrand.N(lastPause)
 			}
 		}
 	}
 }
 
-// again begins a lease in the place of one that has ended, and writes the entries again that ended with it.
-func (l *lease) again() error {
-	if err := l.join(l.ctx); err != nil {
-		return err
+// again writes the entries again that ended with a lease, with another one. joined says that there is the other one.
+func (l *lease) again(joined bool) error {
+	if !joined {
+		if err := l.join(l.ctx); err != nil {
+			return err
+		}
 	}
 	l.core.mu.RLock()
 	var missing []cluster.Operation
@@ -177,7 +187,11 @@ func (l *lease) again() error {
 	}
 	l.core.mu.RUnlock()
 	for _, op := range missing {
-		_, err := l.core.commit(l.ctx, cluster.Txn{If: []cluster.Condition{{Key: op.Key}}, Then: []cluster.Operation{op}})
+		txn := cluster.Txn{If: []cluster.Condition{{Key: op.Key}}, Then: []cluster.Operation{op}}
+		if l.fence != nil {
+			txn.If = append(txn.If, l.fence())
+		}
+		_, err := l.core.commit(l.ctx, txn)
 		if err != nil && !cluster.IsConflict(err) {
 			return fmt.Errorf("write %q again: %w", op.Key, err)
 		}
