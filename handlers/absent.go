@@ -66,9 +66,10 @@ var absences = []absence{
 	{"there is one node pool, default, with the one machine", nil, []string{
 		"/v1/node/pool/{name}", "/v1/node/pool/{name}/nodes", "/v1/node/pool/{name}/jobs",
 	}},
-	{"a job runs one allocation of one group here: it is not scaled", nil, []string{"/v1/scaling/policy/{name}"}},
+	{"there is no autoscaler", nil, []string{"/v1/scaling/policy/{name}"}},
 	{
-		"a job runs one allocation of one group here: its count is always 1; PUT /v1/allocation/{alloc}/stop ends it", puts,
+		"a job is not scaled by this route: change count in the job file, and give it to 'nomad job run' at the socket of " +
+			"taskapi agent, or to 'taskapi update --all'", puts,
 		[]string{"/v1/job/{job}/scale"},
 	},
 	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{

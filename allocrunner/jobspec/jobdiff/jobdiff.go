@@ -126,7 +126,7 @@ func (c *comparer) groups(old, new []*api.TaskGroup, runs string) {
 				if p.whole("") == "" && same(p.old, p.new) {
 					return
 				}
-				c.add(inPlace("not the group that runs here"), p.whole("changes"))
+				c.add(inPlace("this allocation runs another group"), p.whole("changes"))
 			case p.whole("") != "":
 				c.add(destructive("the running allocation belongs to this group"), p.whole(""))
 			default:

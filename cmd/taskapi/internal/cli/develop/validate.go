@@ -94,11 +94,11 @@ func validate(flags start.JobFlags, s agent.Settings, dataDir, path string, out 
 	if out.ForPrograms() {
 		return nil
 	}
-	choice := ""
-	if len(groups) > 1 {
-		choice = ", chosen by --group"
-	}
 	for _, g := range groups {
+		choice := ""
+		if len(groups) > 1 {
+			choice = fmt.Sprintf(" (with --group %s, or --all)", *g.Name)
+		}
 		var tasks []string
 		for _, t := range g.Tasks {
 			tasks = append(tasks, strconv.Quote(t.Name))
