@@ -49,15 +49,15 @@ func EnsureDir(dir string) error {
 // checkPrivate checks mode and owner. want is the mode that an operator should set.
 func checkPrivate(path string, info fs.FileInfo, want string) error {
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return fmt.Errorf("%s has mode %04o, which lets others in: run chmod %s %s: %w", path, mode, want, path, ErrExposed)
+		return fmt.Errorf("%s is %w: its mode %04o lets others in; run chmod %s %s", path, ErrExposed, mode, want, path)
 	}
 	return checkOwner(path, info.Sys().(*syscall.Stat_t).Uid, os.Geteuid())
 }
 
 func checkOwner(path string, owner uint32, self int) error {
 	if int64(owner) != int64(self) {
-		return fmt.Errorf("%s belongs to uid %d, but this process runs as uid %d: run chown %d %s if it is to be trusted: %w",
-			path, owner, self, self, path, ErrExposed)
+		return fmt.Errorf("%s is %w: it belongs to uid %d, and this process runs as uid %d; run chown %d %s if you trust it",
+			path, ErrExposed, owner, self, self, path)
 	}
 	return nil
 }
