@@ -82,12 +82,12 @@ func TestAFrozenSupervisor(t *testing.T) {
 					context.DeadlineExceeded), fmt.Errorf("too many requests"),
 			}}
 			r := newRunner(t, ready{f}, Config{})
+			r.Receive()
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				r.Run(t.Context())
 			}()
-			r.Receive()
 			r.Open()
 			time.Sleep(time.Hour) // of the bubble
 			if !r.Running() {

@@ -78,12 +78,12 @@ func TestRequestsOfHooksAreGarbage(t *testing.T) {
 	starter := &traced{ready: ready{f}, begun: make(chan string, 100), freed: make(chan string, 100)}
 	r := newRunner(t, starter, Config{Hooks: []interfaces.TaskHook{hook}})
 	close(f.thawed)
+	r.Receive()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		r.Run(t.Context())
 	}()
-	r.Receive()
 	r.Open()
 	<-hook.called
 	want := map[string]int{}

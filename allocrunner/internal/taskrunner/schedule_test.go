@@ -32,8 +32,8 @@ func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newOneProcess()
 		r := newScheduled(t, p)
-		go r.Run(t.Context())
 		r.Receive()
+		go r.Run(t.Context())
 		r.Open()
 		starts := 0
 		at := func(after time.Duration, phase string, started int, says interfaces.ScheduleState) {
