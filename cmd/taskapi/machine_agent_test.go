@@ -254,6 +254,40 @@ func TestAgentRefusesJobs(t *testing.T) {
 	}
 }
 
+// TestAgentsNamespaces: a request that names a job without a namespace means the job of the default one.
+func TestAgentsNamespaces(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	all := &api.QueryOptions{Namespace: "*"}
+	for _, namespace := range []string{"other", "default", "third"} {
+		job := parsedJob(t, strings.Replace(pairJob, "count = 2", "", 1))
+		job.Namespace = &namespace
+		plan, _, err := a.client().Jobs().Plan(job, true, nil)
+		if err != nil || plan.Annotations.DesiredTGUpdates["g"].Place != 1 {
+			t.Errorf("plan %+v, %v", plan, err)
+		}
+		a.register(job)
+	}
+	if job, _, err := a.client().Jobs().Info("pair", nil); err != nil || *job.Namespace != "default" {
+		t.Errorf("without a namespace, the job is %+v, %v", job, err)
+	}
+	_, _, err := a.client().Jobs().Info("pair", all)
+	if answeredStatus(err) != http.StatusBadRequest || !strings.Contains(err.Error(), "default, other, third") {
+		t.Errorf("in all namespaces: %v", err)
+	}
+	if _, _, err := a.client().Jobs().Deregister("pair", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a.taskapiProcess, "removes one job", func() bool {
+		allocs, _, err := a.client().Allocations().List(all)
+		return err == nil && len(allocs) == 2 && allocs[0].DesiredStatus == "run" && allocs[1].DesiredStatus == "run"
+	})
+	_, _, err = a.client().Jobs().Deregister("pair", false, nil)
+	if answeredStatus(err) != http.StatusBadRequest || !strings.Contains(err.Error(), "?namespace=other") {
+		t.Errorf("of two others: %v", err)
+	}
+}
+
 // TestAgentsDoor: the machine's socket takes its own token alone, which no allocation's socket takes.
 func TestAgentsDoor(t *testing.T) {
 	t.Parallel()

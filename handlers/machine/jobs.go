@@ -38,13 +38,7 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	case r.Param("job") != "" && r.Param("job") != *want.Job.ID:
 		return route.Answer{}, apierror.New(apierror.JobMismatch)
 	}
-	if ptr.Deref(want.Job.Namespace) == "" {
-		namespace := r.Query().Get("namespace")
-		if namespace == "" || namespace == route.AllNamespaces {
-			namespace = api.DefaultNamespace
-		}
-		want.Job.Namespace = &namespace
-	}
+	setNamespace(r, want.Job)
 	if err := r.TakeTurn(ctx, h.registering); err != nil {
 		return route.Answer{}, err
 	}
@@ -79,6 +73,18 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	return route.Indexed(registered{
 		EvalID: e.ID, EvalCreateIndex: index, JobModifyIndex: index, Warnings: judged.Warnings, Meta: wire.Meta{Index: index},
 	}, index)
+}
+
+// setNamespace gives a job without a namespace that of the query.
+func setNamespace(r *route.Request, job *api.Job) {
+	if ptr.Deref(job.Namespace) != "" {
+		return
+	}
+	namespace := r.Query().Get("namespace")
+	if namespace == "" || namespace == route.AllNamespaces {
+		namespace = api.DefaultNamespace
+	}
+	job.Namespace = &namespace
 }
 
 // registerTime is how long an answer to a registration waits for the tasks to start.
@@ -139,7 +145,7 @@ func (h *handlers) deregister(ctx context.Context, r *route.Request) (route.Answ
 	if purge && r.Unrecorded != nil {
 		return route.Answer{}, r.Unrecorded
 	}
-	all, err := h.Machine.OfJob(ctx, r.Query().Get("namespace"), r.Param("job"))
+	all, err := h.named(ctx, r)
 	if err != nil {
 		return route.Answer{}, err
 	}
@@ -166,7 +172,8 @@ func (h *handlers) plan(ctx context.Context, r *route.Request, want *api.JobPlan
 	case ptr.Deref(want.Job.ID) != r.Param("job"):
 		return route.Answer{}, apierror.New(apierror.JobMismatch)
 	}
-	all, err := h.Machine.OfJob(ctx, ptr.Deref(want.Job.Namespace), r.Param("job"))
+	setNamespace(r, want.Job)
+	all, err := h.Machine.OfJob(ctx, *want.Job.Namespace, r.Param("job"))
 	if err != nil {
 		return route.Answer{}, err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,7 +31,7 @@ func (h *handlers) ofAlloc(own route.Handler) route.Handler {
 // with the newest one that has ended.
 func (h *handlers) ofJob(own route.Handler) route.Handler {
 	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
-		all, err := h.Machine.OfJob(ctx, r.Query().Get("namespace"), r.Param("job"))
+		all, err := h.named(ctx, r)
 		if err != nil {
 			return route.Answer{}, err
 		}
@@ -40,6 +41,33 @@ func (h *handlers) ofJob(own route.Handler) route.Handler {
 		}
 		return h.to(ctx, r, own, all[0].ID)
 	}
+}
+
+// named returns the allocations of the job that a path names. A job's ID is unique in a namespace alone. Without a
+// namespace, the job of the default namespace is meant or, if there is none, the only one with that ID.
+func (h *handlers) named(ctx context.Context, r *route.Request) ([]*api.Allocation, error) {
+	namespace := r.Query().Get("namespace")
+	all, err := h.Machine.OfJob(ctx, namespace, r.Param("job"))
+	if err != nil {
+		return nil, err
+	}
+	var namespaces []string
+	for _, alloc := range all {
+		if !slices.Contains(namespaces, alloc.Namespace) {
+			namespaces = append(namespaces, alloc.Namespace)
+		}
+	}
+	if len(namespaces) < 2 {
+		return all, nil
+	}
+	if namespace != "" || !slices.Contains(namespaces, api.DefaultNamespace) {
+		slices.Sort(namespaces)
+		return nil, route.Invalid("the namespaces %s have a job with the ID %s each: name one, as with ?namespace=%s",
+			strings.Join(namespaces, ", "), route.Clip(r.Param("job")), namespaces[0])
+	}
+	return slices.DeleteFunc(all, func(alloc *api.Allocation) bool {
+		return alloc.Namespace != api.DefaultNamespace
+	}), nil
 }
 
 // ofDeployment returns the handler of a path that names a deployment.
