@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"math/big"
@@ -20,6 +21,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/etcd"
+	"taskapi/allocrunner/cluster/etcd/client"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
 )
 
@@ -167,6 +169,7 @@ func TestUser(t *testing.T) {
 		time.Sleep(100 * time.Millisecond) // else the token would not age
 	}
 	clustertest.Hold(t, store, "alloc")
+	watchWithOldToken(t, node, s)
 	wrong := s
 	wrong.Address += "/other"
 	_, _, err := openWith(t, wrong).Get(t.Context(), "k")
@@ -178,6 +181,69 @@ func TestUser(t *testing.T) {
 	wantRefused(t, "a wrong password", err)
 	_, _, err = openWith(t, etcd.Settings{Address: s.Address, KeyFile: s.KeyFile}).Get(t.Context(), "k")
 	wantRefused(t, "no user", err)
+}
+
+// watchWithOldToken: etcd forgets the tokens of a user whose password is set. A watch with such a token ends, and the
+// next one has another token.
+func watchWithOldToken(t *testing.T, node *etcdtest.Node, s etcd.Settings) {
+	t.Helper()
+	config, err := s.Config(nil).Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := client.New(config)
+	t.Cleanup(c.Close)
+	first := func(what string) client.WatchResponse {
+		t.Helper()
+		w, err := c.Watch(t.Context(), "taskapi/", 1)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		defer w.Close(false)
+		r, err := w.Next()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		return r
+	}
+	if r := first("a watch"); len(r.Events) == 0 {
+		t.Error("the watch hears of nothing")
+	}
+	setPassword(t, node, "machine", "secret")
+	if r := first("a watch with an old token"); !r.Canceled {
+		t.Errorf("the watch with an old token hears of %d changes", len(r.Events))
+	}
+	if r := first("the next watch"); len(r.Events) == 0 {
+		t.Error("the next watch hears of nothing")
+	}
+}
+
+func setPassword(t *testing.T, node *etcdtest.Node, user, password string) {
+	t.Helper()
+	token := ""
+	for _, step := range [][2]string{{"authenticate", `{"name":"root","password":"top"}`},
+		{"user/changepw", `{"name":"` + user + `","password":"` + password + `"}`}} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+			"http://"+node.Client+"/v3/auth/"+step[0], strings.NewReader(step[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			request.Header.Set("Authorization", token)
+		}
+		r, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer struct{ Token string }
+		err = json.NewDecoder(r.Body).Decode(&answer)
+		r.Body.Close()
+		if err != nil || r.StatusCode != http.StatusOK {
+			t.Fatal(step[0], r.Status, err)
+		}
+		token = answer.Token
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 func wantRefused(t *testing.T, what string, err error) {

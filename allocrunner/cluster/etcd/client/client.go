@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -213,9 +212,7 @@ func (c *Client) send(ctx context.Context, at int, path string, body []byte) (_ 
 			return nil, true, fmt.Errorf("%s answers with status %d, and not as etcd does", c.config.Endpoints[at],
 				response.StatusCode)
 		}
-		ended := e.Code == codeStranger || strings.Contains(e.Message, "invalid auth token") ||
-			strings.Contains(e.Message, "revision of auth store is old")
-		if token == "" || again || !ended {
+		if token == "" || again || e.Code != codeStranger && !isOldToken(e.Message) {
 			return nil, true, e
 		}
 		c.forget(token)
@@ -294,6 +291,15 @@ func (c *Client) forget(token string) {
 	}
 }
 
+// forgetOld removes the token if etcd says that it no longer accepts the token.
+func (c *Client) forgetOld(message string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if isOldToken(message) {
+		c.token = ""
+	}
+}
+
 // Watch is a stream of changes. Its methods are for one goroutine.
 type Watch struct {
 	client *Client
@@ -301,7 +307,8 @@ type Watch struct {
 	body   io.ReadCloser
 	lines  *bufio.Reader
 	stop   context.CancelFunc
-	heard  atomic.Int64 // when something was read last, in Unix nanoseconds; 0 while nothing is to be read
+	first  *WatchResponse // that Next has not returned; nil for none
+	heard  atomic.Int64   // when something was read last, in Unix nanoseconds; 0 while nothing is to be read
 }
 
 // Heard returns when something of the stream has arrived last, or now while the caller has work with what arrived. Any
@@ -332,6 +339,10 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) (*Watch,
 		w := &Watch{client: c, at: at, body: response.Body, lines: lines, stop: stop}
 		var first WatchResponse
 		if first, err = w.Next(); err == nil && late.Stop() && first.Created {
+			if first.Canceled { // etcd tells of an error in this way, too
+				w.first = &first
+				c.forgetOld(first.Reason)
+			}
 			return w, nil
 		}
 		if err == nil {
@@ -347,6 +358,10 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) (*Watch,
 
 // Next returns the next changes.
 func (w *Watch) Next() (WatchResponse, error) {
+	if first := w.first; first != nil {
+		w.first = nil
+		return *first, nil
+	}
 	var line []byte
 	w.heard.Store(time.Now().UnixNano())
 	for {

@@ -44,6 +44,11 @@ func is(err error, codes ...int) bool {
 	return slices.Contains(codes, e.Code)
 }
 
+// isOldToken reports whether a message says that etcd no longer accepts a token, such as after its restart.
+func isOldToken(message string) bool {
+	return strings.Contains(message, "invalid auth token") || strings.Contains(message, "revision of auth store is old")
+}
+
 // IsNoLease reports whether a lease has ended.
 func IsNoLease(err error) bool { return is(err, codeNotFound) }
 
