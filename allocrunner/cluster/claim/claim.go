@@ -65,6 +65,8 @@ type Holder struct {
 	TTL      time.Duration
 	Released bool `json:",omitempty"` // it has given the claim up, and nothing of the allocation runs
 	Complete bool `json:",omitempty"` // and the allocation has run to its end
+
+	Index uint64 `json:",omitempty"` // of the claim that was released
 }
 
 // Config says what to claim. All fields but Now are required.
@@ -114,7 +116,10 @@ func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) 
 		if now.holder != last.holder || now.renewal != last.renewal || last.since.IsZero() {
 			last = now
 		}
-		free := now.holder == 0 || before.Released
+		// Who may write to the store without the machines' key can delete a claim, or restore a value by which it was
+		// released before. A machine that has seen the claim does not believe that.
+		free := now.renewal == 0 && (shown == 0 && (now.holder == 0 || before.Released) ||
+			before.Released && before.Index == shown)
 		wait := max(TTL, before.TTL) - time.Since(last.since)
 		if free || wait <= 0 {
 			c, err := take(ctx, cfg, last)
@@ -127,7 +132,7 @@ func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) 
 			continue
 		}
 		failing = false
-		if shown != now.holder {
+		if shown != now.holder && now.holder != 0 && !before.Released {
 			shown = now.holder
 			if on.Holder != nil {
 				on.Holder(before)

@@ -298,6 +298,63 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
+// TestTamperedClaim: somebody without the machines' key deletes a claim, or restores the value by which it was released
+// before. No machine that stands by runs the allocation before the one that holds the claim has learned of that.
+func TestTamperedClaim(t *testing.T) {
+	const prefix = "claims/default/job.group[0]/"
+	remove := cluster.Operation{Key: prefix + "renewal", Delete: true}
+	tests := map[string]func(released []byte) []cluster.Operation{
+		"the holder is deleted": func([]byte) []cluster.Operation {
+			return []cluster.Operation{{Key: prefix + "holder", Delete: true}}
+		},
+		"all is deleted": func([]byte) []cluster.Operation {
+			return []cluster.Operation{{Key: prefix + "holder", Delete: true}, remove}
+		},
+		"an earlier release is restored": func(released []byte) []cluster.Operation {
+			return []cluster.Operation{{Key: prefix + "holder", Value: released}, remove}
+		},
+	}
+	for name, operations := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all := machines(2)
+				early, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
+				if err == nil {
+					err = early.Release(t.Context(), false)
+				}
+				released, _, getErr := all[0].Get(t.Context(), prefix+"holder")
+				if err := errors.Join(err, getErr); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				var living sync.WaitGroup
+				for _, m := range all {
+					living.Go(func() { m.live(ctx) })
+					time.Sleep(4 * time.Second)
+				}
+				if !all[0].runs() || all[1].runs() {
+					t.Error("the first machine does not hold the claim")
+				}
+				if _, err := all[0].Store.Commit(ctx, cluster.Txn{Then: operations(released.Value)}); err != nil {
+					t.Error(err)
+				}
+				for range int(3 * claim.TTL / time.Second * 10) {
+					time.Sleep(100 * time.Millisecond)
+					if all[0].runs() && all[1].runs() {
+						t.Errorf("both machines run the allocation at %v", all[0].now())
+						break
+					}
+				}
+				if all[0].runs() == all[1].runs() {
+					t.Error("no machine runs the allocation in the end")
+				}
+				cancel()
+				living.Wait()
+			})
+		})
+	}
+}
+
 // TestFence: a process whose claim was taken writes nothing, learns of it, and its tenure ends.
 func TestFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -194,18 +194,18 @@ func (c *Claim) condition() cluster.Condition {
 // claim at once, or after TTL when the store can't be written now. A claim that is lost is no error.
 func (c *Claim) Release(ctx context.Context, complete bool) error {
 	c.mu.Lock()
-	over, unknown := c.over, c.index == 0
+	over, index := c.over, c.index
 	c.end, c.over = -1, true
 	if !over {
 		close(c.changed)
 		c.changed = make(chan struct{})
 	}
 	c.mu.Unlock()
-	if over || unknown {
+	if over || index == 0 {
 		return nil
 	}
 	holder := c.cfg.Holder
-	holder.Released, holder.Complete, holder.TTL = true, complete, TTL
+	holder.Released, holder.Complete, holder.TTL, holder.Index = true, complete, TTL, index
 	value, err := json.Marshal(holder)
 	if err == nil {
 		err = c.commit(ctx, cluster.Operation{Key: c.cfg.Name.holder(), Value: value},
