@@ -236,6 +236,22 @@ func TestAgentChangesTheCount(t *testing.T) {
 	}
 }
 
+// TestAgentIsOne: a second agent of a data directory ends with exit code 1, since it may start later.
+func TestAgentIsOne(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	self, _ := os.Executable()
+	second := startCommand(t, self, "agent", "--data-dir", a.data)
+	_ = second.Wait() // its exit code says it
+	out := second.out.String()
+	if code := second.ProcessState.ExitCode(); code != 1 || !strings.Contains(out, "another taskapi agent") {
+		t.Errorf("a second agent: exit code %d, %s", code, out)
+	}
+	until(t, a.taskapiProcess, "says where it listens", func() bool {
+		return strings.Contains(a.out.String(), "listening on "+a.data+"/operator.sock\n")
+	})
+}
+
 // TestAgentRefusesJobs: what can't run here is refused with the reason, and nothing starts.
 func TestAgentRefusesJobs(t *testing.T) {
 	t.Parallel()
@@ -244,6 +260,11 @@ func TestAgentRefusesJobs(t *testing.T) {
 	_, _, err := a.client().Jobs().Register(parsedJob(t, docker), nil)
 	if answeredStatus(err) != http.StatusBadRequest || !strings.Contains(err.Error(), "docker") {
 		t.Errorf("a job for docker: %v", err)
+	}
+	twice := strings.Replace(pairJob, "task \"t\"", "network {\n      port \"p\" { static = 9 }\n    }\n    task \"t\"", 1)
+	_, _, err = a.client().Jobs().Register(parsedJob(t, twice), nil)
+	if answeredStatus(err) != http.StatusBadRequest || !strings.Contains(err.Error(), `(job file: group "g": port "p": `) {
+		t.Errorf("a job of two allocations with one port: %v", err)
 	}
 	plan, _, err := a.client().Jobs().Plan(parsedJob(t, pairJob), true, nil)
 	if err != nil || plan.Annotations.DesiredTGUpdates["g"].Place != 2 {

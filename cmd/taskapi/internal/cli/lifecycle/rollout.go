@@ -108,7 +108,7 @@ func (r *rollout) plan(ctx context.Context, running []base.Target, log *linewrit
 	}
 	members, err := membersOf(r.loaded.Job, groups)
 	if err != nil {
-		return base.Usagef("%s: %w", r.jobFile, err)
+		return base.Usagef("%s: %w", start.FileName(r.jobFile), err)
 	}
 	var allocs []*api.Allocation
 	for _, m := range members {

@@ -630,7 +630,7 @@ func (r *request) stopOther(ctx context.Context, c *client.Client) error {
 		return base.Usagef("%w; allocation %s runs on", err, r.alloc.ID)
 	case review.AnyRefused(findings):
 		r.source.PrintFindings(r.environment.Stderr, findings)
-		return base.Usagef("%s can't run here (see above); allocation %s runs on", r.jobFile, r.alloc.ID)
+		return base.Usagef("%s can't run here (see above); allocation %s runs on", start.FileName(r.jobFile), r.alloc.ID)
 	}
 	r.environment.Warnf("stopping %s (allocation %s) gracefully, to run it again", r.alloc.Name, r.alloc.ID)
 	for since := time.Now(); ; time.Sleep(client.Pause) {

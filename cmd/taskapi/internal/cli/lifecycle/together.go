@@ -56,7 +56,8 @@ func (r *request) parts(ctx context.Context, cmd *cobra.Command, jobFile string)
 		return nil, err
 	}
 	if interfaces.IsParent(r.loaded.Job) {
-		return nil, base.Usagef("%s: job %q starts its children by itself: leave out --all", jobFile, *r.loaded.Job.ID)
+		return nil, base.Usagef("%s: job %q starts its children by itself: leave out --all", start.FileName(jobFile),
+			*r.loaded.Job.ID)
 	}
 	groups, err := r.loaded.ChooseAll(jobFile, s, r.environment)
 	if err != nil {
@@ -67,7 +68,7 @@ func (r *request) parts(ctx context.Context, cmd *cobra.Command, jobFile string)
 		err = errors.New("the count of every group is 0: there is nothing to run")
 	}
 	if err != nil {
-		return nil, base.Usagef("%s: %w", jobFile, err)
+		return nil, base.Usagef("%s: %w", start.FileName(jobFile), err)
 	}
 	var parts []*part
 	for _, m := range members {

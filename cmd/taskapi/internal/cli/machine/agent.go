@@ -58,6 +58,14 @@ SIGINT and SIGTERM end the agent. The allocations run on. SIGHUP reopens the aud
 			if remote.Address != "" {
 				config.Listen = &remote
 			}
+			tell := config.Notify
+			config.Notify = func(state string) {
+				tell(state)
+				_ = w.Printf("listening on %s\n", machine.Socket(string(config.Dir))) // nobody has to read it
+				if remote.Address != "" {
+					_ = w.Printf("listening on %s\n", remote.Address)
+				}
+			}
 			return run(cmd.Context(), config)
 		},
 	}
@@ -171,7 +179,7 @@ func run(ctx context.Context, c machine.Config) error {
 	}()
 	defer agent.TuneMemory(ctx)()
 	if err := m.Run(ctx); err != nil {
-		return base.Usage(err)
+		return err
 	}
 	if os.Getenv("NOTIFY_SOCKET") != "" && machine.SystemStops() {
 		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)

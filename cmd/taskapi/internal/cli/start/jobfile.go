@@ -50,6 +50,14 @@ func (e maskedError) Error() string { return e.fromFiles.Mask(e.error.Error()) }
 
 func (e maskedError) Unwrap() error { return e.error }
 
+// FileName returns the name of a job file in messages. A client of the agent has sent the one on standard input.
+func FileName(path string) string {
+	if path == "-" {
+		return "job file"
+	}
+	return path
+}
+
 // Read reads a job file; the group is still to be chosen. Every error about the file is a usage error.
 func (f *JobFlags) Read(path string, w base.Environment) (*LoadedJob, error) {
 	l := &LoadedJob{Source: Source{FromFiles: &jobspec.FromFiles{}}}
@@ -84,7 +92,7 @@ func (l *LoadedJob) Choose(path, named string, settings agent.Settings, w base.E
 		err = fmt.Errorf("%w; choose it with --group", err)
 	}
 	if err != nil {
-		return base.Usagef("%s: %w", path, l.Hide(err))
+		return base.Usagef("%s: %w", FileName(path), l.Hide(err))
 	}
 	l.Group = group
 	return l.errRefused(path, l.PrintFindings(w.Stderr, findings))
@@ -94,7 +102,7 @@ func (l *LoadedJob) Choose(path, named string, settings agent.Settings, w base.E
 func (l *LoadedJob) ChooseAll(path string, settings agent.Settings, w base.Environment) ([]*api.TaskGroup, error) {
 	groups, findings, err := settings.ReviewAll(l.Job)
 	if err != nil {
-		return nil, base.Usagef("%s: %w", path, l.Hide(err))
+		return nil, base.Usagef("%s: %w", FileName(path), l.Hide(err))
 	}
 	findings = slices.DeleteFunc(findings, func(f review.Finding) bool {
 		return f.Severity == review.Note && f.Feature == review.CountFeature
@@ -106,8 +114,8 @@ func (l *LoadedJob) errRefused(path string, refused int) error {
 	if refused == 0 {
 		return nil
 	}
-	return base.Usagef("%s can't run as it is: %d %s refused (see above); nothing was started or changed", path, refused,
-		base.Plural(refused, "part is", "parts are"))
+	return base.Usagef("%s can't run as it is: %d %s refused (see above); nothing was started or changed",
+		FileName(path), refused, base.Plural(refused, "part is", "parts are"))
 }
 
 // PrintFindings prints the findings of a review with their lines in the job file, worst first as Review orders them. It
