@@ -236,6 +236,36 @@ func TestAgentChangesTheCount(t *testing.T) {
 	}
 }
 
+// TestAgentReverts: all allocations of a job get the earlier version.
+func TestAgentReverts(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	job := parsedJob(t, pairJob)
+	job.TaskGroups[0].Update = &api.UpdateStrategy{MaxParallel: new(0)} // both at once, without waiting for health
+	a.register(job)
+	job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "1"}
+	a.register(job)
+	if _, _, err := a.client().Jobs().Revert("pair", 1, nil, nil, "", ""); answeredStatus(err) != http.StatusBadRequest {
+		t.Errorf("a revert to the present version: %v", err)
+	}
+	if _, _, err := a.client().Jobs().Revert("pair", 0, new(uint64(7)), nil, "", ""); err == nil {
+		t.Error("a revert from version 7, which nothing runs, is made")
+	}
+	if _, _, err := a.client().Jobs().Revert("pair", 0, nil, nil, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	until(t, a.taskapiProcess, "reverts both allocations", func() bool {
+		all, _, err := a.client().Jobs().Allocations("pair", true, nil)
+		for _, stub := range all {
+			alloc, _, err := a.client().Allocations().Info(stub.ID, nil)
+			if err != nil || alloc.ClientStatus != "running" || alloc.Job.TaskGroups[0].Tasks[0].Env["VERSION"] != "" {
+				return false
+			}
+		}
+		return err == nil && len(all) == 2
+	})
+}
+
 // TestAgentIsOne: a second agent of a data directory ends with exit code 1, since it may start later.
 func TestAgentIsOne(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -114,6 +116,45 @@ func errorsOf(all []string) error {
 	}
 	return apierror.New(apierror.Invalid,
 		fmt.Sprintf("%d things of the job can't run here:\n%v", len(all), errors.Join(errs...)))
+}
+
+// revert answers PUT /v1/job/:job/revert: all allocations of the job get an earlier version of it, as if it were
+// registered again.
+func (h *handlers) revert(ctx context.Context, r *route.Request, want *api.JobRevertRequest) (route.Answer, error) {
+	if want.JobID != "" && want.JobID != r.Param("job") {
+		return route.Answer{}, apierror.New(apierror.JobMismatch)
+	}
+	all, err := h.Machine.OfJob(ctx, r.Query().Get("namespace"), r.Param("job"))
+	if err != nil {
+		return route.Answer{}, err
+	}
+	switch {
+	case len(all) == 0:
+		return route.Answer{}, noJob
+	case all[0].ClientTerminalStatus():
+		return route.Answer{}, route.Invalid("job %q has ended: register the version that is to run", r.Param("job"))
+	}
+	var kept struct{ Versions []*api.Job } // the present one first
+	path := "/v1/job/" + url.PathEscape(r.Param("job")) + "/versions?namespace=" + url.QueryEscape(all[0].Namespace)
+	if err := h.ask(ctx, all[0].ID, path, &kept); err != nil || len(kept.Versions) == 0 {
+		why := fmt.Sprintf("the taskapi of allocation %s does not say its versions; try again", all[0].ID)
+		return route.Answer{}, apierror.New(apierror.Unavailable, why).Because(err)
+	}
+	now := ptr.Deref(kept.Versions[0].Version)
+	if prior := want.EnforcePriorVersion; prior != nil && now != *prior {
+		why := fmt.Sprintf("Current job has version %d; enforcing version %d", now, *prior)
+		return route.Answer{}, apierror.New(apierror.Conflict, why)
+	}
+	found := slices.IndexFunc(kept.Versions, func(j *api.Job) bool { return ptr.Deref(j.Version) == want.JobVersion })
+	switch {
+	case found == 0:
+		return route.Answer{}, route.Invalid("can't revert to version %d: it is the present one", want.JobVersion)
+	case found < 0:
+		return route.Answer{}, apierror.New(apierror.NoVersion, r.Param("job"), want.JobVersion)
+	}
+	job := kept.Versions[found]
+	job.SubmitTime = nil // it is submitted now
+	return h.register(ctx, r, &api.JobRegisterRequest{Job: job})
 }
 
 // enforceIndex refuses a job that was made from another version than the present one.

@@ -80,6 +80,7 @@ func Routes(c Config, table []route.Route) []route.Route {
 		"PUT /v1/job/{job}":                           route.Decoded(false, h.register),
 		"DELETE /v1/job/{job}":                        h.deregister,
 		"PUT /v1/job/{job}/plan":                      route.Decoded(false, h.plan),
+		"PUT /v1/job/{job}/revert":                    route.Decoded(false, h.revert),
 		"GET /v1/job/{job}/allocations":               h.jobAllocations,
 		"GET /v1/job/{job}/summary":                   h.jobSummary,
 		"GET /v1/job/{job}/evaluations":               h.jobEvaluations,
