@@ -1,11 +1,14 @@
 package claim_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +18,8 @@ import (
 	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/cluster/memory"
 )
+
+var quiet = slog.New(slog.DiscardHandler)
 
 var name = claim.Name{Namespace: "default", Alloc: "job.group[0]"}
 
@@ -127,7 +132,7 @@ func (m *machine) live(ctx context.Context) {
 		m.mu.Unlock()
 		working, stop := context.WithCancel(ctx)
 		tasks.Go(func() { m.work(working, c) })
-		c.Run(ctx)
+		c.Run(ctx, quiet)
 		stop()
 	}
 }
@@ -409,7 +414,7 @@ func TestResume(t *testing.T) {
 			t.Errorf("lasts until %v before it is renewed", end)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		go again.Run(ctx)
+		go again.Run(ctx, quiet)
 		<-changed
 		if end, _ := again.Until(); end <= 0 {
 			t.Errorf("lasts until %v after it is renewed", end)
@@ -419,7 +424,7 @@ func TestResume(t *testing.T) {
 			t.Fatal(err)
 		}
 		late := claim.Resume(all[0].link, first.Saved())
-		late.Run(t.Context())
+		late.Run(t.Context(), quiet)
 		<-late.Lost()
 	})
 }
@@ -444,8 +449,8 @@ func TestAgain(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			_, first, copied, kept := start(t)
 			ctx, cancel := context.WithCancel(t.Context())
-			go first.Run(ctx)
-			copied.Run(ctx)
+			go first.Run(ctx, quiet)
+			copied.Run(ctx, quiet)
 			<-copied.Lost()
 			if err := copied.Release(ctx, false); err != nil || kept.Index != 0 {
 				t.Error(err, kept)
@@ -474,8 +479,8 @@ func TestAgain(t *testing.T) {
 			all, first, copied, kept := start(t)
 			all[0].set(func(l *link) { l.cut = true })
 			ctx, cancel := context.WithCancel(t.Context())
-			go first.Run(ctx)
-			go copied.Run(ctx)
+			go first.Run(ctx, quiet)
+			go copied.Run(ctx, quiet)
 			for end := time.Duration(0); end <= 0; {
 				_, changed := copied.Until()
 				<-changed
@@ -492,5 +497,38 @@ func TestAgain(t *testing.T) {
 			cancel()
 			synctest.Wait()
 		})
+	})
+}
+
+// TestALateRenewalIsLogged: when the store is away for longer than the claim is held, the log says once why tasks die.
+func TestALateRenewalIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		l := &link{Store: memory.New()}
+		c, _, err := claim.Await(t.Context(), claim.Config{Store: l, Name: name,
+			Holder: claim.Holder{AllocID: "a", NodeName: "a"},
+			Now:    func() time.Duration { return time.Since(began) + time.Second }}, claim.Waiting{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			c.Run(ctx, slog.New(slog.NewTextHandler(&log, nil)))
+		}()
+		for range 2 {
+			synctest.Wait()
+			l.set(func(l *link) { l.cut = true })
+			time.Sleep(2 * claim.Held)
+			l.set(func(l *link) { l.cut = false })
+			time.Sleep(claim.Held)
+		}
+		end()
+		<-ended
+		if n := strings.Count(log.String(), "the tasks are killed: "); n != 2 {
+			t.Errorf("%d of 2 times the log says that the tasks are killed:\n%s", n, &log)
+		}
 	})
 }

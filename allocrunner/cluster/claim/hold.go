@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -102,11 +103,12 @@ func (c *Claim) lose() {
 	})
 }
 
-// Run renews the claim until ctx ends or the claim is lost.
-func (c *Claim) Run(ctx context.Context) {
+// Run renews the claim until ctx ends or the claim is lost. It logs once that the claim has ended without a renewal.
+func (c *Claim) Run(ctx context.Context, logger *slog.Logger) {
 	if c.kept != nil && !c.again(ctx) {
 		return
 	}
+	late := false
 	for {
 		pause := renewEvery
 		switch err := c.renew(ctx); {
@@ -117,6 +119,13 @@ func (c *Claim) Run(ctx context.Context) {
 			return
 		case err != nil:
 			pause = retryPause
+			if end, _ := c.Until(); !late && end > 0 && c.now() >= end {
+				late = true
+				logger.Warn("the tasks are killed: the claim on the allocation could not be renewed in time, and another "+
+					"machine may take it; they start again when it is renewed", "error", err)
+			}
+		default:
+			late = false
 		}
 		if wake.Sleep(ctx, pause) != nil {
 			return

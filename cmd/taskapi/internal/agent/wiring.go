@@ -272,7 +272,7 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	}
 	background.Go(func() { s.updates.Run(watching) })
 	if s.claim != nil {
-		background.Go(func() { s.claim.Run(watching) })
+		background.Go(func() { s.claim.Run(watching, s.logger) })
 		background.Go(func() { s.endLost(watching) })
 	}
 	background.Go(func() { s.provider.Run(watching) })
