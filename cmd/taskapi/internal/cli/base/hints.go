@@ -82,7 +82,7 @@ var Hints = []struct{ Words, Hint string }{
 	{"images image pull push build tag commit save load import", noImage},
 	{"compose", "'taskapi run JOBFILE' does what up does: name the job file after the command, without -f"},
 	{"pause unpause suspend", "nothing was done: 'taskapi signal -s STOP ALLOC' stops the main process of each " +
-		"task, with -s CONT they go on"},
+		"task, with -s CONT they go on; 'nomad alloc pause' pauses a task with a schedule"},
 	{"delete remove destroy purge down halt terminate end", toEnd},
 	{"kill", toSignal},
 	{"prune clean cleanup system,gc system,prune", toClean},
