@@ -196,11 +196,11 @@ func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (cluster
 		return cluster.Changes{}, err
 	}
 	s.mu.RLock()
-	follows := s.failed == nil
+	late := s.failed == nil && s.table.Changed(prefix, after)
 	s.mu.RUnlock()
-	if follows {
+	if late { // the caller gets all changes at once; one that goes on from the latest only waits
 		looking, cancel := context.WithTimeout(ctx, lagTime)
-		_ = s.sync(looking) // a caller that is late gets all changes at once
+		_ = s.sync(looking)
 		cancel()
 	}
 	return s.table.Await(ctx, &s.mu, s.done, prefix, after, func() error {

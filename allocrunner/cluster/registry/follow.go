@@ -103,9 +103,14 @@ func (f *Feed) read(ctx context.Context) ([]*Change, error) {
 	}
 	var changes []*Change
 	for _, key := range since.Keys {
-		entry, _, err := f.store.Get(ctx, key)
+		// Watch has brought the change here.
+		page, err := f.store.List(ctx, cluster.Span{Prefix: key, Limit: 1, Local: true})
 		if err != nil { // the changes before it are reported now, the others once they can be read
 			return changes, err
+		}
+		entry := cluster.Entry{Key: key}
+		if len(page.Entries) > 0 && page.Entries[0].Key == key {
+			entry = page.Entries[0]
 		}
 		changes = append(changes, f.note(entry)...)
 	}

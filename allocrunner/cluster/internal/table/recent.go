@@ -64,6 +64,12 @@ func (t *Table[V]) since(prefix string, after uint64) (cluster.Changes, bool) {
 	return changes, len(changes.Keys) > 0
 }
 
+// Changed reports whether Await returns at once.
+func (t *Table[V]) Changed(prefix string, after uint64) bool {
+	_, changed := t.since(prefix, after)
+	return changed
+}
+
 // waiter is one call of Await.
 type waiter struct {
 	changed wake.Signal // something with the prefix was changed
