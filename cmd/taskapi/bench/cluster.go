@@ -115,8 +115,25 @@ func each(ctx context.Context, o options, callers int, call func(n int64) error)
 	return float64(time.Since(begun)) / float64(calls.Load()), failed
 }
 
-// withEtcd runs do beside an etcd server, Debian's etcd-server.
+// withEtcd runs do beside an etcd server.
 func (env *environment) withEtcd(ctx context.Context, do func(client.Config) ([]sample, error)) ([]sample, error) {
+	e, err := env.etcd(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer e.kill()
+	return do(client.Config{Endpoints: []string{"http://" + e.address}})
+}
+
+// An etcdServer is Debian's etcd-server.
+type etcdServer struct {
+	address string
+	args    []string
+	cmd     *exec.Cmd
+}
+
+// etcd starts a server with no data.
+func (env *environment) etcd(ctx context.Context) (*etcdServer, error) {
 	var addresses []string
 	for range 2 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,24 +144,32 @@ func (env *environment) withEtcd(ctx context.Context, do func(client.Config) ([]
 		l.Close()
 	}
 	here, peer := "http://"+addresses[0], "http://"+addresses[1]
-	cmd := exec.CommandContext(ctx, "etcd", "--data-dir", env.path(".etcd"), "--listen-client-urls", here,
+	e := &etcdServer{address: addresses[0], args: []string{"--data-dir", env.path(".etcd"), "--listen-client-urls", here,
 		"--advertise-client-urls", here, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-		"--initial-cluster", "default="+peer, "--logger", "zap", "--log-level", "error")
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start etcd, of the package etcd-server: %w", err)
+		"--initial-cluster", "default=" + peer, "--logger", "zap", "--log-level", "error"}}
+	return e, e.start(ctx)
+}
+
+// start starts the server, for the first time or again, and waits until it accepts connections.
+func (e *etcdServer) start(ctx context.Context) error {
+	e.cmd = exec.CommandContext(ctx, "etcd", e.args...)
+	if err := e.cmd.Start(); err != nil {
+		return fmt.Errorf("start etcd, of the package etcd-server: %w", err)
 	}
-	defer func() {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()         // likewise
-	}()
 	for {
-		conn, err := net.Dial("tcp", addresses[0])
+		conn, err := net.Dial("tcp", e.address)
 		if err == nil {
 			conn.Close()
-			return do(client.Config{Endpoints: []string{here}})
+			return nil
 		}
 		if err := wake.Sleep(ctx, 10*time.Millisecond); err != nil {
-			return nil, err
+			e.kill()
+			return err
 		}
 	}
+}
+
+func (e *etcdServer) kill() {
+	_ = e.cmd.Process.Kill() // it may have ended
+	_ = e.cmd.Wait()         // likewise
 }

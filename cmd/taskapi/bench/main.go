@@ -15,6 +15,10 @@
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
 //	scale       CPU and memory of one process for each of its allocations, and its answers; the process is no taskapi but
 //	            the simulator beside this program, which is built from the source
+//	cluster     the store of several machines in a real etcd, beside that of one machine and etcd itself
+//	fleet       20 simulated machines that share a real etcd: how soon all see a change, what they cost, and how all of
+//	            them register again. Each allocation is a client of etcd, as a process of taskapi is; with fleet-shared
+//	            each machine is one. Measured only when -run names them, because each round takes minutes
 //
 // With -nomad, a Nomad agent is measured in turn with taskapi in throughput, start,
 // memory and exec.
@@ -114,6 +118,8 @@ var measurements = []measurement{
 	}},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
 	{"cluster", func(e *environment) []way { return e.clusterWays() }},
+	{fleetName, func(e *environment) []way { return []way{{"taskapi", e.fleetOfProcesses}} }},
+	{fleetName + "-shared", func(e *environment) []way { return []way{{"taskapi", e.fleetOfMachines}} }},
 	{scale, func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
 
@@ -128,6 +134,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	if _, err := exec.LookPath("etcd"); err != nil {
 		names = slices.DeleteFunc(names, func(name string) bool { return name == "cluster" })
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, fleetName) })
 	all := strings.Join(names, ",")
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.binary, "binary", "bin/taskapi", "the taskapi to measure")
@@ -136,7 +143,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	flags.StringVar(&o.nomad, "nomad", "", "Nomad's program, to measure beside taskapi what both have; root is needed")
 	flags.Float64Var(&o.seconds, "seconds", 1, "how long a round of requests lasts")
 	flags.IntVar(&o.rounds, "rounds", 5, fmt.Sprintf("how many rounds; with -compare %d unless given", compareRounds))
-	flags.IntVar(&o.crowd, "allocations", 1000, "how many allocations the process has that is measured by scale")
+	flags.IntVar(&o.crowd, "allocations", 1000, "how many allocations scale and fleet have")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

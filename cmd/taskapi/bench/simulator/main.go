@@ -1,6 +1,7 @@
 // Command simulator runs many allocations of a job in one process. Their tasks have sockets and tokens, but no
-// processes. The benchmark measures it. It is a program of its own so that neither taskapi, nor the benchmark's servers
-// and tasks, have its code.
+// processes. If the data directory has a block cluster, the process is a machine of its own: its allocations use the
+// cluster as processes of taskapi do. The benchmark measures it. It is a program of its own so that neither taskapi,
+// nor the benchmark's servers and tasks, have its code.
 package main
 
 import (
@@ -19,8 +20,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/cluster/memory"
-	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/simulate"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -49,11 +48,13 @@ func run(ctx context.Context, log io.Writer, args []string) error {
 	flags.SetOutput(log)
 	dataDir := flags.String("data-dir", "", "where keys and allocations live")
 	allocations := flags.Int("allocations", 1, "how many allocations of the job run")
+	openings := flags.Int("stores", 1, "how many openings of the cluster's store share them; taskapi has one for each")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *dataDir == "" || *allocations < 1 || *allocations > maxAllocations || flags.NArg() != 1 {
-		return fmt.Errorf("want -data-dir DIR, -allocations of 1 to %d, and one job file", maxAllocations)
+	if *dataDir == "" || *allocations < 1 || *allocations > maxAllocations || *openings < 1 || flags.NArg() != 1 {
+		return fmt.Errorf("want -data-dir DIR, -allocations of 1 to %d, -stores of at least 1, and one job file",
+			maxAllocations)
 	}
 	w := base.Environment{Stdout: io.Discard, Stderr: log}
 	settings := agent.DefaultSettings()
@@ -67,7 +68,7 @@ func run(ctx context.Context, log io.Writer, args []string) error {
 		return err
 	}
 	s := simulator{layout: layout, settings: settings, environment: w, job: loaded.Job, group: loaded.Group}
-	return s.run(ctx, *allocations)
+	return s.run(ctx, *allocations, *openings)
 }
 
 // A simulator has what its allocations share.
@@ -80,12 +81,10 @@ type simulator struct {
 
 	ring     *identity.Keyring
 	revoked  *revocation.List
-	store    *memory.Store
-	services *registry.Feed
 	starting chan struct{} // has an element for each allocation that starts
 }
 
-func (s *simulator) run(ctx context.Context, allocations int) (err error) {
+func (s *simulator) run(ctx context.Context, allocations, openings int) (err error) {
 	defer agent.Prepare()()
 	if err = s.layout.MakeDir(); err != nil {
 		return err
@@ -101,19 +100,16 @@ func (s *simulator) run(ctx context.Context, allocations int) (err error) {
 	defer s.revoked.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.store = memory.New()
-	defer s.store.Close()
-	s.services = registry.New(s.store).Feed(ctx, *s.job.Namespace)
 	s.starting = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	logger := base.NewLogger(false, s.environment)
 	var background, running sync.WaitGroup
 	background.Go(func() { s.ring.Watch(ctx, logger) })
 	background.Go(func() { s.revoked.Watch(ctx, logger) })
-	background.Go(func() { s.services.Run(ctx) })
+	open := s.openStores(ctx, openings, &background)
 	failed := make([]error, allocations)
 	for i := range failed {
 		running.Go(func() {
-			if failed[i] = s.one(ctx); failed[i] != nil {
+			if failed[i] = s.one(ctx, open[i%len(open)]); failed[i] != nil {
 				cancel() // the others are of no use
 			}
 		})
@@ -121,11 +117,14 @@ func (s *simulator) run(ctx context.Context, allocations int) (err error) {
 	running.Wait()
 	cancel()
 	background.Wait()
+	for _, o := range open {
+		failed = append(failed, o().store.Close())
+	}
 	return errors.Join(failed...)
 }
 
 // one runs one more allocation of the job.
-func (s *simulator) one(ctx context.Context) error {
+func (s *simulator) one(ctx context.Context, open func() opening) error {
 	select {
 	case s.starting <- struct{}{}:
 	case <-ctx.Done():
@@ -133,10 +132,14 @@ func (s *simulator) one(ctx context.Context) error {
 	}
 	started := sync.OnceFunc(func() { <-s.starting })
 	defer started()
+	o := open()
 	alloc := agent.NewAllocation(uuid.NewString(), s.job, s.group)
+	if s.layout.Shares() {
+		alloc.NodeID, alloc.NodeName = s.node()
+	}
 	cfg := start.AgentConfig(s.layout, alloc.ID, &memoryLock{life: uuid.NewString()},
 		base.NewLogger(false, s.environment), s.settings, &follow.Printer{}, nil, s.environment)
-	cfg.Signals, cfg.TuneGC, cfg.Shared, cfg.Cluster, cfg.Services = nil, false, true, s.store, s.services
+	cfg.Signals, cfg.TuneGC, cfg.Shared, cfg.Cluster, cfg.Services = nil, false, true, o.store, o.services
 	var last interfaces.AllocRunner // of the allocation and its replacements
 	cfg.Factory = func(c interfaces.Config) (_ interfaces.AllocRunner, err error) {
 		last, err = simulate.New(c)
