@@ -9,15 +9,16 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/cmd/taskapi/internal/heap"
 	"taskapi/cmd/taskapi/internal/machine"
 	"taskapi/cmd/taskapi/internal/settings"
 	"taskapi/identity/revocation"
@@ -177,7 +178,12 @@ func run(ctx context.Context, c machine.Config) error {
 			m.ReopenAudit()
 		}
 	}()
-	defer agent.TuneMemory(ctx)()
+	heap.Bound(1, os.Getenv("GOGC") == "")
+	watching, stop := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer stop()
+	background.Go(func() { heap.GiveBack(watching) })
 	if err := m.Run(ctx); err != nil {
 		return err
 	}

@@ -1,4 +1,5 @@
-package agent
+// Package heap bounds the memory of a process that serves an API, and gives back what requests took.
+package heap
 
 import (
 	"context"
@@ -32,27 +33,15 @@ func gcPercent(tasks int) int {
 	return min(mostPercent, mostGarbage*100/(aliveAtLeast+tasks*aliveForTask))
 }
 
-// boundMemory sets the collector for the group. It keeps the operator's GOGC and GOMEMLIMIT.
-func (s *wiring) boundMemory() {
-	tasks := len(s.runner.Alloc().GetTaskGroup().Tasks)
-	if s.cfg.TuneGC {
+// Bound sets the collector for an allocation with that many tasks; percent is false where the operator sets its
+// percentage. It keeps the operator's GOMEMLIMIT.
+func Bound(tasks int, percent bool) {
+	if percent {
 		debug.SetGCPercent(gcPercent(tasks))
 	}
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(int64(mostMemory + tasks*mostForTask))
 	}
-}
-
-// TuneMemory bounds the memory of a process that serves an API without an allocation of its own, and gives back what
-// requests took, until release.
-func TuneMemory(ctx context.Context) (release func()) {
-	debug.SetGCPercent(gcPercent(1))
-	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
-		debug.SetMemoryLimit(mostMemory)
-	}
-	ctx, release = context.WithCancel(ctx)
-	go giveBackMemory(ctx)
-	return release
 }
 
 const (
@@ -64,9 +53,10 @@ const (
 	mostKept = 16 << 20
 )
 
-// giveBackMemory gives memory back to the system: what the start took, and later what requests took. For the next
-// requests it keeps as much as was allocated since the last look, at most mostKept.
-func giveBackMemory(ctx context.Context) {
+// GiveBack gives memory back to the system: what the start took, and later what requests took. For the next
+// requests it keeps as much as was allocated since the last look, at most mostKept. It returns when
+// ctx ends.
+func GiveBack(ctx context.Context) {
 	ticker := time.NewTicker(memoryLook)
 	defer ticker.Stop()
 	for least, allocated := uint64(0), memory.Allocated(); ; {
