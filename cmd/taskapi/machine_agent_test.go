@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -305,6 +306,44 @@ func TestAgentRefusesJobs(t *testing.T) {
 	}
 }
 
+// TestAgentRunsWhatStops: a job that is registered while its allocations are being stopped runs when they have ended, in
+// the version that was registered last.
+func TestAgentRunsWhatStops(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	job := parsedJob(t, pairJob)
+	job.TaskGroups[0].Tasks[0].ShutdownDelay = time.Second
+	a.register(job)
+	client := a.client()
+	if _, _, err := client.Jobs().Deregister("pair", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	var evals []string
+	for _, version := range []string{"1", "2"} {
+		job.SetMeta("version", version)
+		made, _, err := client.Jobs().Register(job, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		evals = append(evals, made.EvalID)
+	}
+	until(t, a.taskapiProcess, "carries out both", func() bool {
+		return !slices.ContainsFunc(evals, func(id string) bool {
+			e, _, err := client.Evaluations().Info(id, nil)
+			if err != nil || e.Status == api.EvalStatusFailed {
+				t.Fatalf("evaluation %+v, %v", e, err)
+			}
+			return e.Status != api.EvalStatusComplete
+		})
+	})
+	if now := strings.Join(a.allocs("pair"), " "); strings.Count(now, "running") != 2 {
+		t.Errorf("the job has the allocations %s, want two that run", now)
+	}
+	if now, _, err := client.Jobs().Info("pair", nil); err != nil || now.Meta["version"] != "2" {
+		t.Errorf("the job is %+v, %v", now, err)
+	}
+}
+
 // TestAgentsNamespaces: a request that names a job without a namespace means the job of the default one.
 func TestAgentsNamespaces(t *testing.T) {
 	t.Parallel()
@@ -329,8 +368,9 @@ func TestAgentsNamespaces(t *testing.T) {
 	if _, _, err := a.client().Jobs().Deregister("pair", true, nil); err != nil {
 		t.Fatal(err)
 	}
+	client := a.client()
 	until(t, a.taskapiProcess, "removes one job", func() bool {
-		allocs, _, err := a.client().Allocations().List(all)
+		allocs, _, err := client.Allocations().List(all)
 		return err == nil && len(allocs) == 2 && allocs[0].DesiredStatus == "run" && allocs[1].DesiredStatus == "run"
 	})
 	_, _, err = a.client().Jobs().Deregister("pair", false, nil)

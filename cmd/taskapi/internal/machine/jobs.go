@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/handlers/apierror"
 	"taskapi/internal/ptr"
 )
@@ -67,15 +68,52 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Register runs 'taskapi run', or 'taskapi update' when an allocation of the job runs.
+// Register runs 'taskapi run', or 'taskapi update' when an allocation of the job runs. The registrations of a job are
+// carried out one after the other.
 func (m *Machine) Register(ctx context.Context, job *api.Job) (<-chan error, error) {
 	text, err := json.Marshal(map[string]*api.Job{"Job": job})
 	if err != nil {
 		return nil, fmt.Errorf("job %q: %w", *job.ID, err)
 	}
-	all, err := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
+	key := ptr.Deref(job.Namespace) + "/" + *job.ID // no job's ID has a slash
+	done := make(chan struct{})
+	m.mu.Lock()
+	before := m.registering[key]
+	m.registering[key] = done
+	m.mu.Unlock()
+	result := make(chan error, 1)
+	go func() { // ends with the command, also when the client has gone
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if close(done); m.registering[key] == done {
+				delete(m.registering, key)
+			}
+		}()
+		if before != nil {
+			<-before
+		}
+		result <- m.carryOut(context.WithoutCancel(ctx), job, text)
+	}()
+	judged := time.NewTimer(judgeTime)
+	defer judged.Stop()
+	select {
+	case err := <-result:
+		if known, ok := errors.AsType[*apierror.Error](err); ok {
+			return nil, known
+		}
+		result <- err
+		m.settle(ctx, job)
+	case <-judged.C:
+	}
+	return result, nil
+}
+
+// carryOut runs the command of a registration. Errors: *apierror.Error, and nothing has been changed; others.
+func (m *Machine) carryOut(ctx context.Context, job *api.Job, text []byte) error {
+	all, err := m.awaitEnds(ctx, job)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	args := []string{"run"}
 	switch runs := len(all) > 0 && !all[0].ClientTerminalStatus(); {
@@ -91,30 +129,58 @@ func (m *Machine) Register(ctx context.Context, job *api.Job) (<-chan error, err
 	if args[0] == "run" {
 		args = append(args, m.cfg.RunFlags...)
 	}
-	args = append(args, "--data-dir="+string(m.cfg.Dir), "-")
-	result := make(chan error, 1)
-	go func() { // ends with the command, also when the client has gone
-		_, err := m.command(context.WithoutCancel(ctx), text, args...)
-		result <- err
-	}()
-	judged := time.NewTimer(judgeTime)
-	defer judged.Stop()
-	select {
-	case err := <-result:
-		if failed, ok := errors.AsType[*commandError](err); ok && failed.code == exitUsage {
-			return nil, apierror.New(apierror.Invalid, failed.words)
-		}
-		if err != nil { // a full disk, perhaps
-			if now, unread := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID); unread == nil && len(now) == len(all) &&
-				args[0] == "run" {
-				return nil, apierror.New(apierror.Unavailable, err.Error()).Because(err)
-			}
-		}
-		result <- err
-		m.settle(ctx, job)
-	case <-judged.C:
+	_, err = m.command(ctx, text, append(args, "--data-dir="+string(m.cfg.Dir), "-")...)
+	if failed, ok := errors.AsType[*commandError](err); ok && failed.code == exitUsage {
+		return apierror.New(apierror.Invalid, failed.words)
 	}
-	return result, nil
+	if err != nil && args[0] == "run" { // a full disk, perhaps
+		now, unread := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
+		if unread == nil && len(now) == len(all) {
+			return apierror.New(apierror.Unavailable, err.Error()).Because(err)
+		}
+	}
+	return err
+}
+
+// awaitEnds returns the allocations of a job once none is being stopped: what ends takes no other version, and its name
+// is taken until then.
+func (m *Machine) awaitEnds(ctx context.Context, job *api.Job) ([]*api.Allocation, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(m.self.ctx, cancel)()
+	for first := true; ; first = false {
+		index := m.Index()
+		all, err := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
+		if err != nil {
+			return nil, err
+		}
+		ends := false
+		for _, alloc := range all {
+			if alloc.ClientTerminalStatus() {
+				break
+			}
+			if first { // a stop that has just begun may not be known yet
+				alloc = m.ask(ctx, alloc)
+			}
+			ends = ends || alloc.DesiredStatus == api.AllocDesiredStatusStop
+		}
+		if !ends {
+			return all, nil
+		}
+		m.Wait(ctx, index)
+	}
+}
+
+// ask returns an allocation as its process has it now, if that answers.
+func (m *Machine) ask(ctx context.Context, alloc *api.Allocation) *api.Allocation {
+	c := client.New(m.cfg.Dir, alloc.ID)
+	defer c.Close()
+	now, _, err := c.Allocation(ctx)
+	if err != nil {
+		return alloc
+	}
+	m.set(alloc.ID, now, false)
+	return now
 }
 
 // settleTime bounds how long an answer waits until this process has seen what a command has started.

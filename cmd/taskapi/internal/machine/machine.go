@@ -62,6 +62,8 @@ type Machine struct {
 	index   uint64
 	changed chan struct{}  // closed and replaced when the index grows
 	audit   *auth.AuditLog // nil for none
+	// the end of the latest registration of each job that has one under way
+	registering map[string]chan struct{}
 
 	fleet      *fleet.Fleet // nil without other machines; never changed
 	fleetIndex uint64       // guarded by mu: of what was read last
@@ -78,7 +80,8 @@ type entry struct {
 
 // New returns a Machine that follows nothing yet.
 func New(c Config) *Machine {
-	m := &Machine{cfg: c, entries: map[string]*entry{}, changed: make(chan struct{})}
+	m := &Machine{cfg: c, entries: map[string]*entry{}, changed: make(chan struct{}),
+		registering: map[string]chan struct{}{}}
 	m.grow()
 	if c.Clustered {
 		m.fleet = fleet.New(c.Cluster)
