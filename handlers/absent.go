@@ -67,11 +67,6 @@ var absences = []absence{
 		"/v1/node/pool/{name}", "/v1/node/pool/{name}/nodes", "/v1/node/pool/{name}/jobs",
 	}},
 	{"there is no autoscaler", nil, []string{"/v1/scaling/policy/{name}"}},
-	{
-		"a job is not scaled by this route: change count in the job file, and give it to 'nomad job run' at the socket of " +
-			"taskapi agent, or to 'taskapi update --all'", puts,
-		[]string{"/v1/job/{job}/scale"},
-	},
 	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{
 		"/v1/job/{job}/stable", "/v1/job/{job}/versions/{name}/tag",
 	}},

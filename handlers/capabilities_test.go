@@ -71,7 +71,7 @@ var opens = map[string][]string{
 	"operator-only": {
 		"PUT /v1/system/gc", "PUT /v1/system/reconcile/summaries", "PUT /v1/jobs", "PUT /v1/jobs/parse",
 		"PUT /v1/validate/job", "PUT /v1/job/{job}", "PUT /v1/job/{job}/evaluate", "GET /v1/job/{job}/submission",
-		"PUT /v1/job/{job}/revert", "PUT /v1/job/{job}/plan",
+		"PUT /v1/job/{job}/revert", "PUT /v1/job/{job}/plan", "PUT /v1/job/{job}/scale",
 		"PUT /v1/job/{job}/dispatch", "PUT /v1/job/{job}/dispatch/payload", "PUT /v1/job/{job}/periodic/force",
 		"DELETE /v1/service/{name}/{id}",
 		"GET /v1/acl/token/self", "GET /v1/metrics",

@@ -74,6 +74,8 @@ func success(entry route.Route) int {
 		return http.StatusBadRequest
 	case strings.HasSuffix(entry.Pattern, "/action"):
 		return http.StatusNotFound
+	case strings.HasSuffix(entry.Pattern, "/scale") && entry.Methods[0] == http.MethodPut: // the agent's alone
+		return http.StatusNotImplemented
 	}
 	if entry.Pattern == "/v1/var/*" && entry.Methods[0] == http.MethodDelete {
 		return http.StatusNoContent

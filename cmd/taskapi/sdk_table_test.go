@@ -22,7 +22,7 @@ const (
 	noPools      = "one machine, one pool"
 	noEnterprise = "Nomad Enterprise"
 	oneMachine   = "the machine runs what it is given: it can't be drained, excluded or purged"
-	oneAlloc     = "a job runs one allocation: it is not scaled"
+	noPolicies   = "there is no autoscaler"
 	operatorOnly = "the operator's, whatever a policy says"
 	byPolicy     = "a policy may give a task the machine and the agent: `node` and `agent`"
 )
@@ -56,7 +56,7 @@ var sdkTable = []sdkCalls{
 	{"Jobs", "VersionByTag", sdkError, sdkError, "versions have no tags: none is found"},
 	{"Jobs", "Dispatch DispatchOpts PeriodicForce", "400", "403",
 		"of a job that is neither parameterized nor periodic; of one that is, they start a child"},
-	{"Jobs", "Scale ScaleWithRequest", "501", "501", oneAlloc},
+	{"Jobs", "Scale ScaleWithRequest", "501", "403", "works on the socket of `taskapi agent`"},
 	{"Jobs", "Services", works, works, ""},
 	{"Jobs", "Stable TagVersion TagVersionOpts UntagVersion", "501", "501",
 		"versions are neither marked stable nor tagged"},
@@ -124,7 +124,7 @@ var sdkTable = []sdkCalls{
 	{"Services", "Get List", works, works, "a task sees the services of its namespace"},
 	{"Services", "Delete", "404", "403", "404 for a registration that there is not"},
 	{"Scaling", "ListPolicies", works, works, "none"},
-	{"Scaling", "GetPolicy", "501", "501", oneAlloc},
+	{"Scaling", "GetPolicy", "501", "501", noPolicies},
 	{"NodePools", "List PrefixList", works, works, "default"},
 	{"NodePools", "Delete Info ListJobs ListNodes Register", "501", "501", noPools},
 	{"CSIPlugins", "List", works, works, "none"},

@@ -92,6 +92,8 @@ func Routes(c Config) []route.Route {
 			"Starts a child of a parameterized job with the body as its payload.").WithBody(maxDispatch),
 		route.Write(job+"/periodic/force", auth.OperatorOnly, h.force, "Starts a child of a periodic job now."),
 	)
+	rows = append(rows, route.Write(job+"/scale", auth.OperatorOnly, notScaled,
+		"Sets the count of a group, on the socket of `taskapi agent`; that of an allocation answers 501."))
 	for _, changes := range []route.Route{
 		route.Write("/v1/jobs", auth.OperatorOnly, route.Decoded(false, h.register),
 			"Gives the allocation another version of its job.").Flags("force").WithBody(maxJob),
@@ -193,6 +195,12 @@ func readScale(_ *route.Request, current *api.Allocation) (any, error) {
 	}
 	status.TaskGroups[current.TaskGroup] = group
 	return status, nil
+}
+
+// notScaled answers PUT /v1/job/:job/scale.
+func notScaled(context.Context, *route.Request) (route.Answer, error) {
+	return route.Answer{}, apierror.New(apierror.NotImplemented,
+		"this is the socket of one allocation: the socket of taskapi agent scales a job, and so does taskapi update --all")
 }
 
 // statuses answers GET and POST /v1/jobs/statuses: the caller's job with its allocation and its latest deployment. A

@@ -107,7 +107,7 @@ func (h *handlers) nodeAllocations(ctx context.Context, r *route.Request) (route
 	return route.Shared(found, index)
 }
 
-// ofOneJob are the allocations of a job: first those that have not ended, the newest first.
+// ofOneJob are the allocations of a job, in the order of Sort.
 type ofOneJob []*api.Allocation
 
 // byJob returns allocations by their jobs.
@@ -128,7 +128,9 @@ func byJob(all []*api.Allocation) (jobs []ofOneJob) {
 	return jobs
 }
 
-// Sort sorts allocations of a job: first those that have not ended, and of each kind the newest first.
+// Sort sorts allocations of a job: first those that have not ended, and of each kind the newest first. Of those that
+// have not ended, the one that knows most versions of the job comes first. An allocation that a larger count has
+// started knows only the later ones.
 func Sort(all []*api.Allocation) {
 	slices.SortStableFunc(all, func(a, b *api.Allocation) int {
 		if x, y := a.ClientTerminalStatus(), b.ClientTerminalStatus(); x != y {
@@ -137,7 +139,11 @@ func Sort(all []*api.Allocation) {
 			}
 			return -1
 		}
-		return cmp.Compare(b.CreateTime, a.CreateTime)
+		versions := 0
+		if !b.ClientTerminalStatus() && a.Job != nil && b.Job != nil {
+			versions = cmp.Compare(ptr.Deref(b.Job.Version), ptr.Deref(a.Job.Version))
+		}
+		return cmp.Or(versions, cmp.Compare(b.CreateTime, a.CreateTime))
 	})
 }
 

@@ -30,8 +30,7 @@ type Machine interface {
 	Allocations(ctx context.Context) ([]*api.Allocation, error)
 	// Elsewhere returns the allocations of the other machines of a cluster; none without a cluster.
 	Elsewhere(ctx context.Context) ([]*api.Allocation, error)
-	// OfJob returns the allocations of a job: first those that have not ended, and of each kind the newest first. An
-	// empty namespace stands for any.
+	// OfJob returns the allocations of a job, in the order of Sort. An empty namespace stands for any.
 	OfJob(ctx context.Context, namespace, job string) ([]*api.Allocation, error)
 	// Find returns an allocation; Ended is nil while a process runs it. It returns nil for none.
 	Find(ctx context.Context, id string) (*Found, error)
@@ -80,6 +79,8 @@ func Routes(c Config, table []route.Route) []route.Route {
 		"PUT /v1/job/{job}":                           route.Decoded(false, h.register),
 		"DELETE /v1/job/{job}":                        h.deregister,
 		"PUT /v1/job/{job}/plan":                      route.Decoded(false, h.plan),
+		"GET /v1/job/{job}/scale":                     h.readScale,
+		"PUT /v1/job/{job}/scale":                     route.Decoded(false, h.scale),
 		"PUT /v1/job/{job}/revert":                    route.Decoded(false, h.revert),
 		"GET /v1/job/{job}/allocations":               h.jobAllocations,
 		"GET /v1/job/{job}/summary":                   h.jobSummary,
