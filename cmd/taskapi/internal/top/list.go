@@ -7,8 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/cmd/taskapi/internal/top/tasktext"
+	"taskapi/internal/ptr"
 )
 
 // list is the screen of all allocations.
@@ -112,6 +116,9 @@ func (l *list) listColumns() []column[row] {
 			if r.alloc == nil {
 				return plainCell("-")
 			}
+			if r.isParent() {
+				return plainCell(fmt.Sprintf("parent %d", l.childrenOf(r.alloc)))
+			}
 			return plainCell(fmt.Sprintf("%d/%d", r.running, r.tasks))
 		}},
 		{head: "CPU", least: 6, right: true, rank: 3, cell: func(r row) cell { return plainCell(percent(r.cpu)) }},
@@ -141,6 +148,22 @@ func (l *list) listColumns() []column[row] {
 			cell: func(r row) cell { return cell{clean.Text(r.Dir), faintStyle} }})
 	}
 	return columns
+}
+
+// isParent reports whether the allocation's job runs no task itself, but starts children.
+func (w *watch) isParent() bool {
+	return w.alloc != nil && w.alloc.Job != nil && interfaces.IsParent(w.alloc.Job)
+}
+
+// childrenOf counts the children of a job that have not ended.
+func (l *list) childrenOf(parent *api.Allocation) (running int) {
+	for _, w := range l.watches {
+		if w.presence != ended && w.alloc != nil && w.alloc.Job != nil && w.alloc.Namespace == parent.Namespace &&
+			ptr.Deref(w.alloc.Job.ParentID) == parent.JobID {
+			running++
+		}
+	}
+	return running
 }
 
 // checksCell shows how many checks pass.

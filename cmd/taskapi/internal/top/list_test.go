@@ -90,6 +90,31 @@ func TestList(t *testing.T) {
 	s.golden("list-small")
 }
 
+// TestListShowsParents: a job that starts children has no tasks, but its children that have not ended.
+func TestListShowsParents(t *testing.T) {
+	s := newListScreen(t, "")
+	var found []Found
+	var fakes []*fake
+	for i, parent := range []string{"", "tick", "tick", "tick", "other"} {
+		f := newFake()
+		f.snapshot.Alloc = allocationOf(fmt.Sprintf("%dtick", i), i, time.Hour, 1)
+		if f.snapshot.Alloc.Job.ParentID = &parent; parent == "" {
+			f.snapshot.Alloc.JobID, f.snapshot.Alloc.Job.Periodic = "tick", &api.PeriodicConfig{}
+		}
+		fakes = append(fakes, f)
+		found = append(found, f.foundAs(f.snapshot.Alloc.ID))
+	}
+	found[1].Ended = &Snapshot{Alloc: fakes[1].snapshot.Alloc, Ended: true}
+	s.send(foundMsg{all: found})
+	for i, f := range fakes {
+		if found[i].Ended == nil {
+			snapshot, err := f.Allocation(t.Context(), 0)
+			s.send(snapshotMsg{s.watches[i], snapshot, err})
+		}
+	}
+	s.has("parent 2", "tasks 3/4")
+}
+
 // TestListKeepsItsChoice: the chosen allocation stays chosen while others come, go and are sorted, and a neighbour is
 // chosen when it goes itself.
 func TestListKeepsItsChoice(t *testing.T) {

@@ -147,7 +147,7 @@ type figures struct {
 
 func (w *watch) figures() (f figures) {
 	f.cpu = -1
-	if w.alloc != nil {
+	if w.alloc != nil && !w.isParent() {
 		for _, name := range taskNames(w.alloc) {
 			f.tasks++
 			if s := w.alloc.TaskStates[name]; s != nil {
