@@ -365,8 +365,40 @@ func TestStartCutShort(t *testing.T) {
 		r, end = p.run(t)
 		equal(t, "started", p.order, []string{"p/dispatch-1"})
 		stop(t, r, end)
-		if left, err := os.ReadFile(path); err != nil || strings.Contains(string(left), child) {
+		if left, err := os.ReadFile(path); err != nil || strings.Contains(string(left), "starting") {
 			t.Errorf("%s, %v", left, err)
+		}
+		events, err := children.Events(p.dir)
+		if err != nil || len(events) != 1 || events[0].Type != "Launched" || events[0].Details["allocation"] != child {
+			t.Errorf("events %+v, %v", events, err)
+		}
+	})
+}
+
+// TestEvents: the latest events are kept, also by the runner that resumes the job, and each wakes those who follow.
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newParent(t, &api.Job{ParameterizedJob: &api.ParameterizedJobConfig{}})
+		r, end := p.run(t)
+		for i := range 60 {
+			if i == 30 {
+				r.Detach()
+				if err := end(); !errors.Is(err, interfaces.ErrDetached) {
+					t.Fatal(err)
+				}
+				r, end = p.run(t)
+			}
+			before := r.Alloc().ModifyIndex
+			_, err := r.(interfaces.Parent).Dispatch(t.Context(), interfaces.Dispatch{})
+			if must.OK(t, err); r.Alloc().ModifyIndex == before {
+				t.Error("a dispatch wakes nobody")
+			}
+		}
+		stop(t, r, end)
+		events, err := children.Events(p.dir)
+		if err != nil || len(events) != 50 || events[0].Number != 11 || events[49].Number != 60 ||
+			events[49].Type != "Launched" {
+			t.Errorf("events %+v, %v", events, err)
 		}
 	})
 }

@@ -131,11 +131,13 @@ func (r *runner) launchDue(ctx context.Context) (next time.Time) {
 		r.host.Resume(ctx, alloc)
 		running, err := r.host.Children(ctx, alloc, false)
 		if err != nil || len(running) > 0 {
-			if err = errors.Join(err, r.record.save(r.cfg.Dir)); err != nil {
+			if err != nil {
 				r.cfg.Logger.Warn("an error beside a launch that was left out", "error", err)
 			}
-			if len(running) > 0 {
-				r.host.Say("Skipped", fmt.Sprintf("%s: %s runs still, and the job prohibits overlap", *child.ID,
+			if len(running) == 0 {
+				r.saveRecord()
+			} else {
+				r.say("Skipped", fmt.Sprintf("%s: %s runs still, and the job prohibits overlap", *child.ID,
 					running[0].JobID), "job", *child.ID, "running", running[0].JobID)
 			}
 			return next
@@ -228,7 +230,7 @@ func (r *runner) start(ctx context.Context, child *api.Job) (interfaces.Child, e
 	}
 	if err != nil { // the disk is full, say
 		err = fmt.Errorf("%s was not started: %w: %w", *child.ID, interfaces.ErrStateFile, err)
-		r.host.Say("Launch Failed", oneLine(err), "job", *child.ID)
+		r.say("Launch Failed", oneLine(err), "job", *child.ID)
 		return interfaces.Child{}, err
 	}
 	if err := r.run(ctx, id, *child.ID); err != nil {
@@ -242,18 +244,31 @@ func (r *runner) run(ctx context.Context, id, job string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout) // the client may have gone
 	defer cancel()
 	err := r.host.Start(ctx, id, r.cfg.Alloc.TaskGroup, r.record.Starting[id])
-	delete(r.record.Starting, id)
-	if failed := r.record.save(r.cfg.Dir); failed != nil { // a second start would find the child
-		r.cfg.Logger.Warn("the start of a child could not be noted", "error", failed)
-	}
+	delete(r.record.Starting, id) // if that is not saved, a second start finds the child
 	if err != nil {
 		_, wrong := errors.AsType[*interfaces.ChildError](err)
 		err = fmt.Errorf("%s can't run: %w", job, err)
-		r.host.Say("Launch Failed", oneLine(err), "job", job)
+		r.say("Launch Failed", oneLine(err), "job", job)
 		return &interfaces.ChildError{Err: err, Later: !wrong}
 	}
-	r.host.Say("Launched", fmt.Sprintf("%s, allocation %s", job, id), "job", job, "allocation", id)
+	r.say("Launched", fmt.Sprintf("%s, allocation %s", job, id), "job", job, "allocation", id)
 	return nil
+}
+
+// say prints an event, and keeps it. The caller holds starting.
+func (r *runner) say(kind, message string, pairs ...string) {
+	r.record.add(kind, message, pairs...)
+	r.saveRecord()
+	r.host.Say(kind, message, pairs...)
+	r.Change(func(*api.Allocation) {}) // for those who follow the events
+	r.updated()
+}
+
+// saveRecord saves the record as well as it can.
+func (r *runner) saveRecord() {
+	if err := r.record.save(r.cfg.Dir); err != nil {
+		r.cfg.Logger.Warn("a launch could not be noted", "error", err)
+	}
 }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -23,6 +23,38 @@ type record struct {
 	Since time.Time `json:"since,omitzero"`
 	// Starting are the children that are being started, each a job by the ID of its allocation.
 	Starting map[string]json.RawMessage `json:"starting,omitempty"`
+	// Events are the latest ones, the oldest first.
+	Events []Event `json:"events,omitempty"`
+}
+
+// mostEvents is how many events are kept.
+const mostEvents = 50
+
+// Event says that a child was launched, or why none was.
+type Event struct {
+	Number  uint64            `json:"number"` // grows by one from event to event, from 1 on
+	Time    time.Time         `json:"time"`
+	Type    string            `json:"type"`
+	Message string            `json:"message"`
+	Details map[string]string `json:"details,omitempty"`
+}
+
+// Events returns the latest events of the allocation in a directory, the oldest first.
+func Events(dir string) ([]Event, error) {
+	r, err := readRecord(dir)
+	return r.Events, err
+}
+
+// add adds an event; pairs are keys and values of its details.
+func (r *record) add(kind, message string, pairs ...string) {
+	e := Event{Number: 1, Time: time.Now(), Type: kind, Message: message, Details: map[string]string{}}
+	if n := len(r.Events); n > 0 {
+		e.Number += r.Events[n-1].Number
+	}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		e.Details[pairs[i]] = pairs[i+1]
+	}
+	r.Events = append(r.Events[max(0, len(r.Events)+1-mostEvents):], e)
 }
 
 func readRecord(dir string) (r record, err error) {

@@ -508,6 +508,7 @@ var allowedImports = map[string][]string{
 		"identity",
 	},
 	"cmd/taskapi/internal/cli/follow": {
+		"allocrunner/children",
 		"allocrunner/interfaces",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/client",

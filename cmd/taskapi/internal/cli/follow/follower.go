@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/children"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
@@ -35,6 +36,7 @@ type Follower struct {
 
 	Last  *api.Allocation           // as it was seen last
 	shown map[string]*api.TaskEvent // the last event of each task
+	said  uint64                    // the last event of a job that starts children
 }
 
 // Follow prints events until the allocation has ended, or Until is satisfied, and returns the allocation as it is then.
@@ -169,6 +171,7 @@ func (f *Follower) Show(alloc *api.Allocation) {
 			f.Printer.TaskEvent(e.task, e.event)
 		}
 	}
+	f.launches(alloc)
 	if tasks != nil {
 		f.Printer.Output = tasks
 		tasks.BeginAll()
@@ -177,6 +180,20 @@ func (f *Follower) Show(alloc *api.Allocation) {
 		f.Printer.Failures = failures
 	}
 	f.Last, f.Quiet = alloc, false
+}
+
+// launches prints the new events of a job that starts children. They are in the allocation's directory.
+func (f *Follower) launches(alloc *api.Allocation) {
+	if alloc.Job == nil || !interfaces.IsParent(alloc.Job) {
+		return
+	}
+	events, _ := children.Events(f.Layout.Alloc(alloc.ID)) // none, when the directory has gone
+	for _, e := range events {
+		if e.Number > f.said && !f.Quiet {
+			f.Printer.print(line{e.Time, alloc.ID, "", e.Type, e.Message, e.Details})
+		}
+		f.said = max(f.said, e.Number)
+	}
 }
 
 // compare prints the changes of the allocation as a whole.
