@@ -35,8 +35,15 @@ func newTest(t *testing.T) *Machine {
 }
 
 // end saves an allocation that has ended.
-func (m *Machine) end(t *testing.T, id, job string) {
+func (m *Machine) end(t *testing.T, id, job string) { m.save(t, id, job, true) }
+
+// save saves an allocation that has ended, or has no process and has not ended.
+func (m *Machine) save(t *testing.T, id, job string, ended bool) {
 	t.Helper()
+	status := api.AllocClientStatusRunning
+	if ended {
+		status = api.AllocClientStatusComplete
+	}
 	if err := os.MkdirAll(m.cfg.Dir.Alloc(id), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -52,11 +59,11 @@ func (m *Machine) end(t *testing.T, id, job string) {
 	err = store.Put(interfaces.Saved{
 		Alloc: &api.Allocation{
 			ID: id, Name: job + ".g[0]", JobID: job, Namespace: api.DefaultNamespace, TaskGroup: "g",
-			ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7, CreateIndex: 1, CreateTime: 1,
+			ClientStatus: status, ModifyIndex: 7, CreateIndex: 1, CreateTime: 1,
 			Job: &api.Job{ID: &job, Name: &job, Namespace: new(api.DefaultNamespace), TaskGroups: []*api.TaskGroup{group}},
 		},
 		Tasks:    map[string]interfaces.SavedTask{"t": {State: state}},
-		Terminal: true, Life: "life",
+		Terminal: ended, Life: "life",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +122,54 @@ func TestRegisterWithoutRoom(t *testing.T) {
 	if known.Kind != apierror.Unavailable || known.Message != "no space left on device" {
 		t.Errorf("it answers %q, %v", known.Message, err)
 	}
+}
+
+// told is a log that tells of each record.
+type told chan string
+
+func (told) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l told) Handle(_ context.Context, r slog.Record) error {
+	l <- r.Message
+	return nil
+}
+
+func (l told) WithAttrs([]slog.Attr) slog.Handler { return l }
+func (l told) WithGroup(string) slog.Handler      { return l }
+
+// TestResumesEnd: an allocation whose taskapi exits again and again is resumed eight times, at growing intervals. Then
+// the log says that it is left alone.
+func TestResumesEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTest(t)
+		m.save(t, idOf(1), "job", false)
+		log := make(told, 100)
+		m.cfg.Resume, m.cfg.Logger = true, slog.New(log)
+		m.cfg.Environ = []string{"MACHINE_TEST_FAILS=no space left on device"}
+		m.entries[idOf(1)] = &entry{}
+		ctx, cancel := context.WithCancel(t.Context())
+		m.followLocked(ctx, idOf(1))
+		resumes, last := 0, time.Now()
+		for message := range log {
+			if strings.HasPrefix(message, "resuming") {
+				if pause := time.Since(last); pause != resumeGrace<<resumes {
+					t.Errorf("resume %d comes after %v", resumes+1, pause)
+				}
+				resumes, last = resumes+1, time.Now()
+			}
+			if strings.Contains(message, "not resumed any more") {
+				break
+			}
+		}
+		if resumes != 8 {
+			t.Errorf("it was resumed %d times, want 8", resumes)
+		}
+		cancel()
+		m.follows.Wait()
+		for len(log) > 0 {
+			t.Errorf("after it was given up: %s", <-log)
+		}
+	})
 }
 
 // TestMain is this program, or a taskapi that fails.
