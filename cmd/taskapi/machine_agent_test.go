@@ -344,6 +344,26 @@ func TestAgentRunsWhatStops(t *testing.T) {
 	}
 }
 
+// TestAgentsPurgeOutlivesIt: what is to be removed when it has ended is removed, also when the agent is killed meanwhile.
+func TestAgentsPurgeOutlivesIt(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	job := parsedJob(t, pairJob)
+	job.TaskGroups[0].Tasks[0].ShutdownDelay = time.Second
+	a.register(job)
+	before := a.allocs("pair")
+	if _, _, err := a.client().Jobs().Deregister("pair", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, a.taskapiProcess)
+	until(t, a.taskapiProcess, "removes the job", func() bool {
+		return !slices.ContainsFunc(before, func(alloc string) bool {
+			_, err := os.Stat(filepath.Join(a.data, "allocs", strings.Fields(alloc)[1]))
+			return err == nil
+		})
+	})
+}
+
 // TestAgentsNamespaces: a request that names a job without a namespace means the job of the default one.
 func TestAgentsNamespaces(t *testing.T) {
 	t.Parallel()

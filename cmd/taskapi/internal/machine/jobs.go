@@ -43,10 +43,8 @@ func (e *commandError) Error() string { return e.words }
 // command runs a command of this program to its end, and returns its output.
 func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	var stdout, stderr limited
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...) // this very program, also when its file has been replaced
-	cmd.Args[0] = "taskapi"
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = m.cfg.Environ, bytes.NewReader(stdin), &stdout, &stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to this process is not for what it starts
+	cmd := m.newCommand(ctx, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	exit, ok := errors.AsType[*exec.ExitError](err)
@@ -58,6 +56,13 @@ func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) (st
 		words = "taskapi " + args[0] + ": " + exit.Error()
 	}
 	return stdout.String(), &commandError{exit.ExitCode(), words}
+}
+
+func (m *Machine) newCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...) // this very program, also when its file has been replaced
+	cmd.Args[0], cmd.Env = "taskapi", m.cfg.Environ
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to this process is not for what it starts
+	return cmd
 }
 
 // limited keeps the beginning of what is written.
@@ -227,31 +232,24 @@ func (m *Machine) Stop(ctx context.Context, all []*api.Allocation, noShutdownDel
 		}
 	}
 	if purge {
-		go m.purge(context.WithoutCancel(ctx), ids) // ends when the allocations have ended
+		return m.purge(context.WithoutCancel(ctx), ids)
 	}
 	return nil
 }
 
-// purge removes allocations when they have ended.
-func (m *Machine) purge(ctx context.Context, ids []string) {
-	for {
-		index := m.Index()
-		over := true
-		for _, id := range ids {
-			m.mu.Lock()
-			e := m.entries[id]
-			over = over && (e == nil || e.ended)
-			m.mu.Unlock()
-		}
-		if over {
-			break
-		}
-		m.Wait(ctx, index)
+// purge begins to remove allocations when they have ended, in a process that outlives this one.
+func (m *Machine) purge(ctx context.Context, ids []string) error {
+	args := slices.Concat([]string{"stop", "--purge", "--data-dir=" + string(m.cfg.Dir)}, ids)
+	cmd := m.newCommand(ctx, args...) // without output, which would end it when this process has ended
+	if err := cmd.Start(); err != nil {
+		return apierror.New(apierror.Unavailable, err.Error()).Because(err)
 	}
-	args := slices.Concat([]string{"gc", "--data-dir=" + string(m.cfg.Dir)}, ids)
-	if _, err := m.command(ctx, nil, args...); err != nil {
-		m.cfg.Logger.Warn("allocations of a purged job are left", "error", err)
-	}
+	go func() { // ends when the allocations have ended
+		if err := cmd.Wait(); err != nil {
+			m.cfg.Logger.Warn("allocations of a purged job are left: 'taskapi gc' removes them", "error", err)
+		}
+	}()
+	return nil
 }
 
 // resume runs 'taskapi takeover' for an allocation whose taskapi has exited.
