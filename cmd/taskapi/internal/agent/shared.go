@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"syscall"
 	"time"
@@ -26,6 +27,7 @@ import (
 	"taskapi/identity"
 	"taskapi/internal/privatefile"
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // leaseTimeout bounds how long the start of an allocation waits for the shared store.
@@ -40,6 +42,22 @@ func (s *wiring) hold() {
 	if s.lease, err = s.cfg.Cluster.Hold(ctx, s.cfg.ID); err != nil {
 		s.logger.Warn("the store that this machine's allocations share is unavailable: services and variables follow later",
 			"error", err)
+	}
+}
+
+// holdLater holds the lease that hold could not take. Without a holder for as long as the allocation lives, its services
+// would not come back after the lease has ended, such as when this machine was cut off.
+func (s *wiring) holdLater(ctx context.Context) {
+	for {
+		lease, err := s.cfg.Cluster.Hold(ctx, s.cfg.ID)
+		if err == nil {
+			<-ctx.Done()
+			_ = lease.Close() // it ends with the process at the latest
+			return
+		}
+		if wake.Sleep(ctx, leaseTimeout/2+rand.N(leaseTimeout)) != nil {
+			return
+		}
 	}
 }
 
@@ -209,6 +227,9 @@ func (s *wiring) releaseClaim() {
 func (s *wiring) shared() []func(context.Context) {
 	store := s.agent.cfg.Cluster
 	run := []func(context.Context){s.publisher(store).Run}
+	if s.lease == nil {
+		run = append(run, s.holdLater)
+	}
 	if s.cfg.NoAPI || s.cfg.Shared {
 		return run
 	}
