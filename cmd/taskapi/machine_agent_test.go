@@ -306,8 +306,8 @@ func TestAgentRefusesJobs(t *testing.T) {
 	}
 }
 
-// TestAgentRunsWhatStops: a job that is registered while its allocations are being stopped runs when they have ended, in
-// the version that was registered last.
+// TestAgentRunsWhatStops: a job that is registered while its allocations are being stopped runs when they have ended,
+// in the version that was registered last.
 func TestAgentRunsWhatStops(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, shortDir(t))

@@ -14,8 +14,8 @@ import (
 	"taskapi/internal/must"
 )
 
-// TestWatchAsksNothing: a caller that goes on from one change to the next costs etcd no request for each. There may be a
-// thousand such callers.
+// TestWatchAsksNothing: a caller that goes on from one change to the next costs etcd no request for each. There may
+// be a thousand such callers.
 func TestWatchAsksNothing(t *testing.T) {
 	t.Parallel()
 	node := etcdtest.Start(t, 1)[0]

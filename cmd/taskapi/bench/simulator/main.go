@@ -117,10 +117,11 @@ func (s *simulator) run(ctx context.Context, allocations, openings int) (err err
 	running.Wait()
 	cancel()
 	background.Wait()
+	err = errors.Join(failed...)
 	for _, o := range open {
-		failed = append(failed, o().store.Close())
+		err = errors.Join(err, o().store.Close())
 	}
-	return errors.Join(failed...)
+	return err
 }
 
 // one runs one more allocation of the job.
