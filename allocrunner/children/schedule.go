@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cron"
 	"taskapi/internal/ptr"
 )
 
@@ -40,9 +41,8 @@ func hasSchedule(job *api.Job) bool {
 
 // next returns the first time of the schedule after t; zero for none. Errors: wrong cron expressions.
 func (s schedule) next(t time.Time) (first time.Time, err error) {
-	kind := api.PeriodicSpecCron
 	for _, spec := range s.specs {
-		at, err := (&api.PeriodicConfig{Spec: &spec, SpecType: &kind}).Next(t.In(s.location))
+		at, err := cron.Next(spec, t.In(s.location))
 		if err != nil {
 			return time.Time{}, err
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/cron"
 )
 
 // Times are the times at which a task may run: the zero Times are all.
@@ -116,8 +118,7 @@ func (t Times) At(now time.Time) (may bool, change time.Time) {
 
 // next returns the first start after a time; zero for none.
 func (t Times) next(after time.Time) (time.Time, error) {
-	kind := api.PeriodicSpecCron
-	at, err := (&api.PeriodicConfig{Spec: &t.start, SpecType: &kind}).Next(after.In(t.location))
+	at, err := cron.Next(t.start, after.In(t.location))
 	if !at.After(after) {
 		at = time.Time{}
 	}

@@ -98,7 +98,11 @@ var allowedImports = map[string][]string{
 	"allocrunner/hoststats":  {"allocrunner/internal/stats"},
 	"allocrunner/deployment": {"allocrunner/interfaces"},
 	"allocrunner/dispatch":   {"allocrunner/interfaces"},
+	"allocrunner/schedule": {
+		"allocrunner/cron",
+	},
 	"allocrunner/children": {
+		"allocrunner/cron",
 		"allocrunner/dispatch",
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir",

@@ -1,0 +1,57 @@
+// Package cron says when a cron expression comes next, as Nomad reads it.
+package cron
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Next returns the first time after a time at which an expression comes, in that time's zone; zero for none.
+//
+// It is what Nomad's api package returns, except around days that begin without a midnight because clocks change, as in
+// America/Havana. There, that package (cronexpr v1.1.3) may look for the day for ever. Next then looks at the clock on
+// the wall alone: a time that the clock leaves out does not come, and one that comes twice comes once.
+func Next(expression string, after time.Time) (time.Time, error) {
+	wall, err := next(expression, shown(after, time.UTC))
+	if err != nil || wall.IsZero() {
+		return time.Time{}, err
+	}
+	if daysBegin(after, wall) {
+		return next(expression, after)
+	}
+	for !wall.IsZero() && err == nil {
+		at := shown(wall, after.Location())
+		if shown(at, time.UTC).Equal(wall) && at.After(after) {
+			return at, nil
+		}
+		wall, err = next(expression, wall)
+	}
+	return time.Time{}, err
+}
+
+func next(expression string, after time.Time) (time.Time, error) {
+	kind := api.PeriodicSpecCron
+	return (&api.PeriodicConfig{Spec: &expression, SpecType: &kind}).Next(after)
+}
+
+// shown returns the time at which a clock in a zone shows what t shows. A time that no clock there shows is another one.
+func shown(t time.Time, zone *time.Location) time.Time {
+	year, month, day := t.Date()
+	return time.Date(year, month, day, t.Hour(), t.Minute(), t.Second(), 0, zone)
+}
+
+// daysBegin reports whether each day from that of a time to the day after wall begins with a midnight in the time's
+// zone.
+func daysBegin(from, wall time.Time) bool {
+	year, month, day := from.Date()
+	for ; ; day++ {
+		midnight := time.Date(year, month, day, 0, 0, 0, 0, from.Location())
+		if midnight.Hour() != 0 || midnight.Minute() != 0 {
+			return false
+		}
+		if shown(midnight, time.UTC).After(wall) {
+			return true
+		}
+	}
+}
