@@ -217,6 +217,13 @@ func TestAVolumeThatIsGone(t *testing.T) {
 	cfg.State = state
 	first := begin(t, cfg)
 	first.untilState("main", "running")
+	starts := func() string {
+		text, _ := os.ReadFile(filepath.Join(dir, "starts"))
+		return string(text)
+	}
+	if !polltest.Until(func() bool { return starts() == "up\n" }) {
+		t.Fatalf("starts: %q", starts())
+	}
 	first.runner.Detach()
 	if err := first.end(); !errors.Is(err, interfaces.ErrDetached) {
 		t.Fatal(err)
@@ -232,7 +239,7 @@ func TestAVolumeThatIsGone(t *testing.T) {
 	if err := r.end(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
-	if text, _ := os.ReadFile(filepath.Join(dir, "starts")); string(text) != "up\n" {
-		t.Errorf("starts: %q", text)
+	if starts() != "up\n" {
+		t.Errorf("starts: %q", starts())
 	}
 }
