@@ -35,7 +35,8 @@ func next(expression string, after time.Time) (time.Time, error) {
 	return (&api.PeriodicConfig{Spec: &expression, SpecType: &kind}).Next(after)
 }
 
-// shown returns the time at which a clock in a zone shows what t shows. A time that no clock there shows is another one.
+// shown returns the time at which a clock in a zone shows what t shows. A time that no clock there shows is another
+// one.
 func shown(t time.Time, zone *time.Location) time.Time {
 	year, month, day := t.Date()
 	return time.Date(year, month, day, t.Hour(), t.Minute(), t.Second(), 0, zone)

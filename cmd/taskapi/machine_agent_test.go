@@ -344,7 +344,8 @@ func TestAgentRunsWhatStops(t *testing.T) {
 	}
 }
 
-// TestAgentsPurgeOutlivesIt: what is to be removed when it has ended is removed, also when the agent is killed meanwhile.
+// TestAgentsPurgeOutlivesIt: what is to be removed when it has ended is removed, also when the agent is killed
+// meanwhile.
 func TestAgentsPurgeOutlivesIt(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, shortDir(t))

@@ -45,8 +45,8 @@ func (s *wiring) hold() {
 	}
 }
 
-// holdLater holds the lease that hold could not take. Without a holder for as long as the allocation lives, its services
-// would not come back after the lease has ended, such as when this machine was cut off.
+// holdLater holds the lease that hold could not take. Without a holder for as long as the allocation lives, its
+// services would not come back after the lease has ended, such as when this machine was cut off.
 func (s *wiring) holdLater(ctx context.Context) {
 	for {
 		lease, err := s.cfg.Cluster.Hold(ctx, s.cfg.ID)
