@@ -3,6 +3,7 @@
 package wake
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"time"
@@ -31,6 +32,24 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// Backoff has pauses between attempts. They double from First to Last, and each is cut by up to a half at random: after
+// a server's return, its clients don't come in one moment.
+type Backoff struct {
+	First, Last time.Duration
+
+	next time.Duration // zero for First
+}
+
+// Sleep waits for the next pause, or until ctx ends. Errors: ctx's.
+func (b *Backoff) Sleep(ctx context.Context) error {
+	pause := cmp.Or(b.next, b.First)
+	b.next = min(2*pause, b.Last)
+	return Sleep(ctx, pause/2+rand.N(pause/2)) //nolint:gosec // no secret depends on it
+}
+
+// Reset begins with First again, after an attempt that has succeeded.
+func (b *Backoff) Reset() { b.next = 0 }
 
 const (
 	firstRetry  = time.Second

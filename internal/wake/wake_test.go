@@ -1,7 +1,9 @@
 package wake_test
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"taskapi/internal/wake"
@@ -23,4 +25,29 @@ func TestRetry(t *testing.T) {
 			t.Errorf("clients with %d failures wait alike", failures)
 		}
 	}
+}
+
+// TestBackoff: pauses double up to a bound, are cut by up to a half, and begin again.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := wake.Backoff{First: time.Second, Last: 5 * time.Second}
+		for _, most := range []time.Duration{1, 2, 4, 5, 5, 0, 1, 2} {
+			if most *= time.Second; most == 0 {
+				b.Reset()
+				continue
+			}
+			began := time.Now()
+			if err := b.Sleep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took < most/2 || took >= most {
+				t.Errorf("waited %v, want %v to %v", took, most/2, most)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if b.Sleep(ctx) == nil {
+			t.Error("an ended context waits")
+		}
+	})
 }

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// attempts bounds how often a Commit is planned anew because the entries have changed meanwhile.
+	// attempts bounds how often a Commit is planned again because the entries have changed meanwhile.
 	attempts    = 20
 	largeCommit = 64 << 10
 	// The time in which a change that may have been made is looked for.

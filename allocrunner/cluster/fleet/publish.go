@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -22,11 +21,7 @@ const (
 	attemptTime = 5 * time.Second // for one write
 	// coalesceTime is the shortest time between two writes of an allocation whose state stays the same.
 	coalesceTime = 5 * time.Second
-	// The pauses between attempts double from the first to the last, and each is cut at random: after a server's return,
-	// its clients don't write in one moment.
-	firstPause = 200 * time.Millisecond
-	lastPause  = 10 * time.Second
-	endTime    = time.Second // for the write of an allocation's end
+	endTime      = time.Second // for the write of an allocation's end
 )
 
 // Source is the allocation that is published.
@@ -132,9 +127,14 @@ func (e *entry) publish(ctx context.Context, value []byte, change func(context.C
 	}
 }
 
+// newPauses returns the pauses between attempts.
+func newPauses() wake.Backoff {
+	return wake.Backoff{First: 200 * time.Millisecond, Last: 10 * time.Second}
+}
+
 // keep writes the value unless it is there, and tries until it has succeeded or ctx ends.
 func (e *entry) keep(ctx context.Context, value []byte) {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	for pauses := newPauses(); ; {
 		attempt, cancel := context.WithTimeout(ctx, attemptTime)
 		err := e.write(attempt, value)
 		cancel()
@@ -142,7 +142,7 @@ func (e *entry) keep(ctx context.Context, value []byte) {
 			return
 		}
 		e.Logger.Debug("other machines don't see this one's state yet; taskapi tries again", "key", e.key, "error", err)
-		if wake.Sleep(ctx, pause/2+rand.N(pause/2)) != nil {
+		if pauses.Sleep(ctx) != nil {
 			return
 		}
 	}
@@ -172,18 +172,18 @@ func (e *entry) write(ctx context.Context, value []byte) (err error) {
 
 // awaitLoss returns when the entry is gone after an index, or when ctx ends.
 func (e *entry) awaitLoss(ctx context.Context, after uint64) {
-	for pause := firstPause; ctx.Err() == nil; {
+	for pauses := newPauses(); ctx.Err() == nil; {
 		changes, err := e.Store.Watch(ctx, e.key, after)
 		if err == nil {
-			after, pause = changes.Index, firstPause
+			after = changes.Index
+			pauses.Reset()
 			var there cluster.Entry
 			if there, _, err = e.Store.Get(ctx, e.key); err == nil && there.ModifyIndex == 0 {
 				return
 			}
 		}
 		if err != nil {
-			_ = wake.Sleep(ctx, pause/2+rand.N(pause/2)) // the loop sees that ctx has ended
-			pause = min(2*pause, lastPause)
+			_ = pauses.Sleep(ctx) // the loop sees that ctx has ended
 		}
 	}
 }

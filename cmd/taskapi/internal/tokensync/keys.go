@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/identity"
-	"taskapi/internal/wake"
 )
 
 const keysPrefix = "fleet/keys/"
@@ -41,42 +39,23 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 	defer release()
 	mine := map[string]bool{} // by key of the store: what this process has seen in the ring
-	for pause := firstPause; ctx.Err() == nil; {
-		replaced := k.Ring.Replaced()
-		attempt, cancel := context.WithTimeout(ctx, attemptTime)
-		var err error
+	follow(ctx, k.Store, keysPrefix, k.Ring.Replaced, func() (index uint64, err error) {
+		ctx, cancel := context.WithTimeout(ctx, attemptTime)
+		defer cancel()
 		if held == nil {
-			held, err = k.Store.Hold(attempt, k.Lease)
+			held, err = k.Store.Hold(ctx, k.Lease)
 		}
-		var index uint64
 		if err == nil {
-			index, err = k.sync(attempt, mine)
+			index, err = k.sync(ctx, mine)
 		}
-		cancel()
 		if errors.Is(err, cluster.ErrLeaseEnded) {
 			release()
 		}
 		if err != nil {
 			k.Logger.Debug("other machines don't know this one's keys yet; taskapi tries again", "error", err)
-			_ = wake.Sleep(ctx, pause/2+rand.N(pause/2)) // the loop sees that ctx has ended
-			pause = min(2*pause, lastPause)
-			continue
 		}
-		pause = firstPause
-		waiting, stop := context.WithCancel(ctx)
-		go func() {
-			select {
-			case <-replaced:
-				stop()
-			case <-waiting.Done():
-			}
-		}()
-		if _, err := k.Store.Watch(waiting, keysPrefix, index); err != nil && waiting.Err() == nil {
-			_ = wake.Sleep(ctx, pause/2+rand.N(pause/2))
-			pause = min(2*pause, lastPause)
-		}
-		stop()
-	}
+		return index, err
+	})
 }
 
 // sync makes the store have the keys of the ring, and none that the ring had before.
@@ -135,7 +114,7 @@ func AllKeys(ctx context.Context, store cluster.Store, own []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime/2)
 	defer cancel()
 	page, err := store.List(ctx, cluster.Span{Prefix: keysPrefix, Local: true})
-	if f, ok := store.(cluster.Fresher); err != nil || ok && !time.Now().Before(f.FreshUntil()) {
+	if f, ok := cluster.As[cluster.Fresher](store); err != nil || ok && !time.Now().Before(f.FreshUntil()) {
 		return own
 	}
 	known := map[string]bool{}

@@ -12,19 +12,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/identity/revocation"
-	"taskapi/internal/wake"
 )
 
 // The times of this package.
 const (
 	attemptTime = 5 * time.Second // for one use of the store
-	firstPause  = 200 * time.Millisecond
-	lastPause   = 10 * time.Second
 	// forgetAfter is how long an expired rule stays, for machines whose clocks are behind.
 	forgetAfter = time.Hour
 	batch       = 64 // operations of a transaction
@@ -49,31 +45,13 @@ type Revocations struct {
 // Run takes the rules of other machines into the list, and writes those of the list to the store, until ctx ends. While
 // the store is away, the list alone decides, and everything is made up for when the store is back.
 func (s *Revocations) Run(ctx context.Context) {
-	for pause := firstPause; ctx.Err() == nil; {
-		changed := s.List.Changed()
+	follow(ctx, s.Store, revocationsPrefix, s.List.Changed, func() (uint64, error) {
 		index, err := s.Sync(ctx)
 		if err != nil {
 			s.Logger.Debug("revocations are not the same on all machines yet; taskapi tries again", "error", err)
-			_ = wake.Sleep(ctx, pause/2+rand.N(pause/2)) // the loop sees that ctx has ended
-			pause = min(2*pause, lastPause)
-			continue
 		}
-		pause = firstPause
-		waiting, cancel := context.WithCancel(ctx)
-		go func() {
-			select {
-			case <-changed:
-				cancel()
-			case <-waiting.Done():
-			}
-		}()
-		_, err = s.Store.Watch(waiting, revocationsPrefix, index)
-		if err != nil && waiting.Err() == nil {
-			_ = wake.Sleep(ctx, pause/2+rand.N(pause/2))
-			pause = min(2*pause, lastPause)
-		}
-		cancel()
-	}
+		return index, err
+	})
 }
 
 // Sync makes the list and the store the same once, and returns the index of the store to go on from.

@@ -141,7 +141,7 @@ func configOf(
 		RunFlags: flags.Given(cmd.Flags()),
 		Notify: func(state string) {
 			if manager.Send != nil {
-				_ = manager.Send(state) // whoever started this process learns it from its socket, too
+				_ = manager.Send(state) // its own socket tells the process that started this one, too
 			}
 		},
 	}, nil
