@@ -103,7 +103,7 @@ type running struct {
 	result chan error
 	log    *bytes.Buffer
 	state  *state.DB
-	edit   func(*interfaces.Saved) // of what another runner begins with; nil for none
+	edit   func(*interfaces.Saved) // changes the state with which another runner begins; nil for no change
 
 	mu     sync.Mutex // guards events
 	events []string   // TYPE: MESSAGE

@@ -608,7 +608,7 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/client": {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state",
 		"identity/workload", "socket"},
-	// The other place that joins a door with what is behind it: the agent of a cluster.
+	// The gateway joins the door and the API of a cluster's agent, as agent joins the door and an allocation.
 	"cmd/taskapi/internal/gateway": {
 		"auth",
 		"auth/limitset",

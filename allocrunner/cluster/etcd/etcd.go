@@ -38,7 +38,7 @@ const (
 
 	firstPause = 100 * time.Millisecond
 	lastPause  = 2 * time.Second
-	fullPause  = time.Minute // until somebody has removed some of what is too much
+	fullPause  = time.Minute // between looks at a store that has more entries than a machine keeps
 )
 
 // The keys below the store's prefix.

@@ -295,7 +295,7 @@ func TestNextEndpoint(t *testing.T) {
 	}
 }
 
-// TestRestoredBackup: an etcd whose revision went back is refused, with what to do.
+// TestRestoredBackup: a store refuses an etcd whose revision went back. Its error says what to do.
 func TestRestoredBackup(t *testing.T) {
 	t.Parallel()
 	one, two := etcdtest.Start(t, 1), etcdtest.Start(t, 1)

@@ -311,8 +311,8 @@ type Watch struct {
 	heard  atomic.Int64   // when something was read last, in Unix nanoseconds; 0 while nothing is to be read
 }
 
-// Heard returns when something of the stream has arrived last, or now while the caller has work with what arrived. Any
-// goroutine may call it.
+// Heard returns the time at which the stream last received something. While the caller works on an answer, that is the
+// present time. Any goroutine may call it.
 func (w *Watch) Heard() time.Time {
 	if heard := w.heard.Load(); heard > 0 {
 		return time.Unix(0, heard)

@@ -65,7 +65,7 @@ func (m *Machine) newCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// limited keeps the beginning of what is written.
+// limited is a buffer that keeps the first bytes, and drops the bytes beyond its limit.
 type limited struct{ bytes.Buffer }
 
 func (l *limited) Write(p []byte) (int, error) {

@@ -66,7 +66,7 @@ type Machine struct {
 	registering map[string]chan struct{}
 
 	fleet      *fleet.Fleet // nil without other machines; never changed
-	fleetIndex uint64       // guarded by mu: of what was read last
+	fleetIndex uint64       // the index of the latest answer of fleet; guarded by mu
 	follows    sync.WaitGroup
 }
 
