@@ -3,18 +3,23 @@ package lastwords
 
 import (
 	"bytes"
+	"cmp"
 	"strings"
 )
 
-// Most is how many bytes are kept. Go's runtime says first why a program ends, and then where.
+// Most is how many bytes are kept without a Limit. Go's runtime says first why a program ends, and then where.
 const Most = 4 << 10
 
-// Buffer keeps the first Most bytes of what is written to it.
-type Buffer struct{ bytes.Buffer }
+// Buffer keeps the first bytes of what is written to it.
+type Buffer struct {
+	bytes.Buffer
+
+	Limit int // bytes; 0 for Most
+}
 
 // Write takes all bytes, and never fails.
 func (b *Buffer) Write(p []byte) (int, error) {
-	b.Buffer.Write(p[:min(len(p), max(0, Most-b.Len()))])
+	b.Buffer.Write(p[:min(len(p), max(0, cmp.Or(b.Limit, Most)-b.Len()))])
 	return len(p), nil
 }
 

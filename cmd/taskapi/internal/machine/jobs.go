@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/handlers/apierror"
+	"taskapi/internal/lastwords"
 	"taskapi/internal/ptr"
 )
 
@@ -42,7 +43,7 @@ func (e *commandError) Error() string { return e.words }
 
 // command runs a command of this program to its end, and returns its output.
 func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) (string, error) {
-	var stdout, stderr limited
+	stdout, stderr := lastwords.Buffer{Limit: maxSaid}, lastwords.Buffer{Limit: maxSaid}
 	cmd := m.newCommand(ctx, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	cmd.WaitDelay = time.Second
@@ -63,14 +64,6 @@ func (m *Machine) newCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd.Args[0], cmd.Env = "taskapi", m.cfg.Environ
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to this process is not for what it starts
 	return cmd
-}
-
-// limited is a buffer that keeps the first bytes, and drops the bytes beyond its limit.
-type limited struct{ bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	_, _ = l.Buffer.Write(p[:min(len(p), maxSaid-l.Len())])
-	return len(p), nil
 }
 
 // Register runs 'taskapi run', or 'taskapi update' when an allocation of the job runs. The registrations of a job are
