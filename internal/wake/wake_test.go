@@ -31,8 +31,9 @@ func TestRetry(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := wake.Backoff{First: time.Second, Last: 5 * time.Second}
-		for _, most := range []time.Duration{1, 2, 4, 5, 5, 0, 1, 2} {
-			if most *= time.Second; most == 0 {
+		for _, seconds := range []int{1, 2, 4, 5, 5, 0, 1, 2} {
+			most := time.Duration(seconds) * time.Second
+			if most == 0 {
 				b.Reset()
 				continue
 			}

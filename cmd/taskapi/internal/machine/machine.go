@@ -241,7 +241,7 @@ func (m *Machine) OfJob(ctx context.Context, namespace, job string) ([]*api.Allo
 	return all, err
 }
 
-// catchUp finds out about allocations that have begun just now: a client that has begun one finds it in the next answer.
+// catchUp looks for allocations that have begun just now: a client that has begun one finds it in the next answer.
 func (m *Machine) catchUp(ctx context.Context) error {
 	if err := m.look(m.self.ctx); err != nil {
 		return err
