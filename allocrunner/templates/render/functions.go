@@ -24,6 +24,7 @@ import (
 	"dario.cat/mergo"
 	"github.com/BurntSushi/toml"
 	sprig "github.com/go-task/slim-sprig/v3"
+	sockaddr "github.com/hashicorp/go-sockaddr/template"
 	"gopkg.in/yaml.v2"
 )
 
@@ -77,6 +78,7 @@ func helpers() template.FuncMap {
 		"replaceAll": func(from, to, s string) string { return strings.ReplaceAll(s, from, to) },
 		"split":      split, "splitToMap": splitToMap,
 		"regexMatch": regexMatch, "regexReplaceAll": regexReplaceAll,
+		"sockaddr":  func(words ...string) (string, error) { return sockaddr.Parse("{{ " + strings.Join(words, " ") + " }}") },
 		"timestamp": timestamp,
 		"toLower":   strings.ToLower, "toTitle": toTitle, "toUpper": strings.ToUpper,
 		"trim":       func(cutset, s string) string { return strings.Trim(s, cutset) },

@@ -16,7 +16,6 @@ var refused = sync.OnceValue(func() map[string]string {
 		"it keeps a certificate in the task's file; use secret, which writes to pki/issue/ROLE, too": "pkiCert",
 		"templates read the keys and services of Consul alone": "caLeaf caRoots connect datacenters exportedServices " +
 			"node nodes partitions peerings",
-		"the addresses of the machine are not looked up; use env": "sockaddr",
 		"it is for debugging": "spew_dump spew_printf spew_sdump spew_sprintf",
 		"sprig's functions for versions, decimal numbers, certificates, passwords and the case of words are not here": "" +
 			"sprig_abbrev sprig_abbrevboth sprig_add1f sprig_addf sprig_bcrypt sprig_buildCustomCert sprig_camelcase " +
