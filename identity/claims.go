@@ -41,6 +41,10 @@ type Claims struct {
 	Task         string `claim:"nomad_task"` // empty for the operator
 	Role         Role   `claim:"taskapi_role"`
 
+	// VaultRole and VaultNamespace are those of the task's vault block, in the tokens of its identity for Vault.
+	VaultRole      string `claim:"vault_role"`
+	VaultNamespace string `claim:"vault_namespace"`
+
 	// Life is the life of the allocation that the token was issued for. The token is good in no other life of the same
 	// allocation ID. Every token of ours has it; other issuers' need not.
 	Life string `claim:"taskapi_allocation_life"`

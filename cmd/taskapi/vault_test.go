@@ -20,6 +20,7 @@ job "templates" {
     task "main" {
       driver = "raw_exec"
       vault {
+        role          = "reader"
         change_mode   = "signal"
         change_signal = "SIGUSR1"
       }
@@ -91,7 +92,7 @@ func TestVault(t *testing.T) {
 		t.Errorf("it said %q, want %q; %d tokens are good after the end", said(), want, server.Good())
 	}
 	if claims, _ := server.Logins(); len(claims) != 2 || claims[0]["nomad_task"] != "main" ||
-		!strings.HasSuffix(claims[0]["sub"].(string), ":main:vault_default") {
+		!strings.HasSuffix(claims[0]["sub"].(string), ":main:vault_default") || claims[0]["vault_role"] != "reader" {
 		t.Errorf("it logged in as %v", claims)
 	}
 	secrets := []string{password, string(token), string(other)}

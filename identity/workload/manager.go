@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/identity"
+	"taskapi/internal/ptr"
 	"taskapi/internal/wake"
 )
 
@@ -142,9 +143,18 @@ func (m *Manager) revoked(id, task string, role identity.Role, issuedAt int64) b
 	})
 }
 
-// claims returns the claims of a token that is issued now.
-func (m *Manager) claims(task string, role identity.Role, wi *api.WorkloadIdentity, now time.Time) identity.Claims {
+// vaultIdentity is the name of the identity with which a task logs in to Vault. Its tokens say what the task's vault
+// block asks for, as Nomad's do.
+const vaultIdentity = "vault_default"
+
+// claims returns the claims of a token that is issued now. The vault block is the task's, nil for none.
+func (m *Manager) claims(
+	task string, role identity.Role, vault *api.Vault, wi *api.WorkloadIdentity, now time.Time,
+) identity.Claims {
 	c := &m.config
+	if vault == nil || wi.Name != vaultIdentity {
+		vault = &api.Vault{}
+	}
 	ttl := wi.TTL
 	if ttl <= 0 {
 		ttl = c.TTL
@@ -166,13 +176,16 @@ func (m *Manager) claims(task string, role identity.Role, wi *api.WorkloadIdenti
 		Task:         task,
 		Role:         role,
 		Life:         c.Life,
+
+		VaultRole:      vault.Role,
+		VaultNamespace: ptr.Deref(vault.Namespace),
 	}
 }
 
 // Issue issues a token of an identity of a task, which nobody renews: for a login of the task's elsewhere.
-func (m *Manager) Issue(task string, wi *api.WorkloadIdentity) (string, error) {
+func (m *Manager) Issue(task *api.Task, wi *api.WorkloadIdentity) (string, error) {
 	now := m.config.Now()
-	token, _, err := m.sign(m.claims(task, identity.RoleTask, wi, now), now)
+	token, _, err := m.sign(m.claims(task.Name, identity.RoleTask, task.Vault, wi, now), now)
 	return token, err
 }
 

@@ -41,6 +41,7 @@ type Tokens struct {
 	manager *Manager
 	task    string // empty for the operator
 	role    identity.Role
+	vault   *api.Vault // the task's; nil for none
 	logger  *slog.Logger
 	// inspect returns the metadata of the token in the operator's file, nil when a new token would differ from it. It is
 	// nil for a task, whose files belong to the task.
@@ -77,7 +78,7 @@ func (m *Manager) Task(task *api.Task) *Tokens {
 		first = &copied
 	}
 	first.Name = identity.DefaultName
-	t := &Tokens{manager: m, task: task.Name, logger: m.config.Logger.With("task", task.Name)}
+	t := &Tokens{manager: m, task: task.Name, vault: task.Vault, logger: m.config.Logger.With("task", task.Name)}
 	for _, wi := range append([]*api.WorkloadIdentity{first}, task.Identities...) {
 		if !wi.File && !wi.Env && wi.ChangeMode != "restart" {
 			continue // nobody would see its tokens
@@ -335,7 +336,7 @@ func (t *Tokens) trusted(m *metadata) bool {
 }
 
 func (t *Tokens) claims(s *state, now time.Time) identity.Claims {
-	return t.manager.claims(t.task, t.role, s.WorkloadIdentity, now)
+	return t.manager.claims(t.task, t.role, t.vault, s.WorkloadIdentity, now)
 }
 
 // regularFile reports whether there is a regular file that is not empty at a path in a task's directory, in which the

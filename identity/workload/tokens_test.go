@@ -38,14 +38,16 @@ func TestClaims(t *testing.T) {
 					Audience: []string{"x", "y"},
 				},
 				{Name: "b", Env: true},
+				{Name: "vault_default", Env: true},
 				{Name: "unseen"},
 			},
+			Vault: &api.Vault{Role: "reader", Namespace: new("team")},
 		})
 		time.Sleep(700 * time.Millisecond)
 		env, err := tokens.Start(r.host())
 		must.OK(t, err)
 		names := slices.Sorted(maps.Keys(env))
-		if !slices.Equal(names, []string{"NOMAD_TOKEN", "NOMAD_TOKEN_a", "NOMAD_TOKEN_b"}) {
+		if !slices.Equal(names, []string{"NOMAD_TOKEN", "NOMAD_TOKEN_a", "NOMAD_TOKEN_b", "NOMAD_TOKEN_vault_default"}) {
 			t.Fatalf("environment: %v", names)
 		}
 		if r.files["secrets/nomad_token"] != env["NOMAD_TOKEN"] {
@@ -62,6 +64,9 @@ func TestClaims(t *testing.T) {
 			"NOMAD_TOKEN_a": {Subject: "global:default:job:group:t:a", Audience: []string{"x", "y"}, ExpiresAt: issuedAt + 3},
 			"NOMAD_TOKEN_b": {Subject: "global:default:job:group:t:b", Audience: []string{"nomadproject.io"},
 				ExpiresAt: issuedAt + 24*3600 + 1},
+			"NOMAD_TOKEN_vault_default": {Subject: "global:default:job:group:t:vault_default",
+				Audience: []string{"nomadproject.io"}, ExpiresAt: issuedAt + 24*3600 + 1,
+				VaultRole: "reader", VaultNamespace: "team"},
 		} {
 			verified, err := verifier.Verify(env[name], time.Now())
 			if err != nil {

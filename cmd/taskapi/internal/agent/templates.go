@@ -57,7 +57,7 @@ func (s *wiring) secretHooks(alloc *api.Allocation, task *api.Task) (hooks []int
 func (s *wiring) vaultHook(task *api.Task) *vault.Hook {
 	cfg := vault.Config{Settings: s.cfg.Settings.Vault, Logger: s.logger}
 	if s.tokens != nil {
-		cfg.Sign = func(wi *api.WorkloadIdentity) (string, error) { return s.tokens.Issue(task.Name, wi) }
+		cfg.Sign = func(wi *api.WorkloadIdentity) (string, error) { return s.tokens.Issue(task, wi) }
 	}
 	return vault.New(cfg, task.Name, task.Vault)
 }
