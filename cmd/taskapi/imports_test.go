@@ -664,7 +664,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/etcd/client",
 		"allocrunner/cluster/registry",
 		"allocrunner/cluster/variables",
-		"cmd/taskapi/bench/internal/load",
 		"cmd/taskapi/internal/tokensync",
 		"identity",
 		"identity/revocation",

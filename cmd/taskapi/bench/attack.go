@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 
-	"taskapi/cmd/taskapi/bench/internal/load"
+	"taskapi/internal/load"
 )
 
 // The good connections, and the hostile ones beside them.

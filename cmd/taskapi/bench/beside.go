@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"taskapi/cmd/taskapi/bench/internal/load"
+	"taskapi/internal/load"
 )
 
 // floodLength bounds a flood whose end was missed.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"taskapi/cmd/taskapi/bench/internal/load"
+	"taskapi/internal/load"
 )
 
 // An environment is the folder that a run of the benchmark works in.

@@ -17,8 +17,8 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/etcd"
 	"taskapi/allocrunner/cluster/etcd/client"
-	"taskapi/cmd/taskapi/bench/internal/load"
 	"taskapi/identity"
+	"taskapi/internal/load"
 	"taskapi/internal/proc"
 	"taskapi/internal/wake"
 )

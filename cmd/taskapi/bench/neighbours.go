@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"taskapi/cmd/taskapi/bench/internal/load"
+	"taskapi/internal/load"
 )
 
 // The busy callers beside a calm neighbour, each a task with a socket of its own, and the connections of each.

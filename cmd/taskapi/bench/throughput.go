@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"taskapi/cmd/taskapi/bench/internal/load"
+	"taskapi/internal/load"
 )
 
 // warmup is how long a round runs before it counts: connections are made and caches filled.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"taskapi/cmd/taskapi/bench/internal/load"
+	"taskapi/internal/load"
 	"taskapi/internal/wake"
 )
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"taskapi/cmd/taskapi/bench/internal/load"
+	"taskapi/internal/load"
 	"taskapi/internal/must"
 )
 
