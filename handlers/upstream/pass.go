@@ -42,7 +42,7 @@ func (s *Server) newProxy() *httputil.ReverseProxy {
 					header[name] = values
 				}
 			}
-			if isCommand(requestOf(from).path) && to.Header.Get("Upgrade") == "websocket" {
+			if isCommand(from.URL.Path) && to.Header.Get("Upgrade") == "websocket" {
 				for _, name := range upgradeNames {
 					if values := to.Header[name]; len(values) > 0 {
 						header[name] = values
@@ -132,7 +132,7 @@ func (s *taskSocket) pass(r *request) {
 		return nil
 	}
 	defer context.AfterFunc(s.Draining, func() {
-		if !r.change || isCommand(r.path) { // a change has the time that the server leaves it
+		if !r.change || isCommand(r.URL.Path) { // a change has the time that the server leaves it
 			end(nil)
 		}
 	})()

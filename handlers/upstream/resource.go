@@ -42,24 +42,26 @@ func isResource(path string) bool {
 	return parts[0] == "var" || len(parts) == 1 || !slices.Contains(passedOn, parts[len(parts)-1])
 }
 
-// isChange reports whether a request may change something. A GET may: Nomad collects garbage by one, and a command
-// begins with one.
-func isChange(r *http.Request, path string) bool {
-	switch r.Method {
+// isChange reports whether a request may change something. A GET may: Nomad restarts tasks and collects garbage by one,
+// and a command begins with one. path is decoded, because Nomad looks for these words in the decoded path.
+func isChange(method, path string) bool {
+	switch method {
 	case http.MethodGet, http.MethodHead:
-		return path == "/v1/client/gc" || isCommand(path) ||
-			strings.HasPrefix(path, "/v1/client/allocation/") && strings.HasSuffix(path, "/gc")
+		return path == "/v1/client/gc" || isCommand(path) || strings.HasPrefix(path, clientAllocation) &&
+			(strings.HasSuffix(path, "/gc") || strings.HasSuffix(path, "/restart"))
 	}
 	switch path {
-	case "/v1/search", "/v1/search/fuzzy", "/v1/jobs/parse", "/v1/validate/job":
+	case "/v1/search", "/v1/search/fuzzy", "/v1/jobs/parse", "/v1/jobs/statuses", "/v1/validate/job":
 		return false
 	}
 	return true
 }
 
-// isCommand reports whether the path is that of a command in a task, whose connection is upgraded.
+const clientAllocation = "/v1/client/allocation/"
+
+// isCommand reports whether the decoded path is that of a command in a task, whose connection is upgraded.
 func isCommand(path string) bool {
-	return strings.HasPrefix(path, "/v1/client/allocation/") && strings.HasSuffix(path, "/exec") ||
+	return strings.HasPrefix(path, clientAllocation) && strings.HasSuffix(path, "/exec") ||
 		strings.HasPrefix(path, "/v1/job/") && strings.HasSuffix(path, "/action")
 }
 

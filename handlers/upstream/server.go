@@ -134,7 +134,7 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 		return
 	}
 	req := &request{Request: r, w: w, conn: conn, principal: principal, path: cmp.Or(r.URL.RawPath, r.URL.Path)}
-	req.change = isChange(r, req.path)
+	req.change = isChange(r.Method, r.URL.Path)
 	query, err := s.check(req)
 	if err == nil && s.config.Allowed != nil {
 		if denial = s.config.Allowed(r, principal); denial != nil {
@@ -146,7 +146,7 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 		failWith(w, err)
 		return
 	}
-	if r.Method == http.MethodGet && isResource(req.path) {
+	if r.Method == http.MethodGet && !req.change && isResource(req.path) {
 		q, cached, err := readOf(req.path, query)
 		if err != nil {
 			failWith(w, err)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -339,13 +340,15 @@ func TestChangesOnce(t *testing.T) {
 	token := f.token("web", allocID)
 	f.agent.mu.Lock()
 	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodGet && r.URL.Path != "/v1/client/gc" {
+		if r.URL.Path == "/v1/agent/self" {
 			return false
 		}
 		panic(http.ErrAbortHandler)
 	}
 	f.agent.mu.Unlock()
-	for _, request := range []string{"PUT /v1/jobs", "POST /v1/job/a/dispatch", "DELETE /v1/job/a", "GET /v1/client/gc"} {
+	for _, request := range []string{"PUT /v1/jobs", "POST /v1/job/a/dispatch", "DELETE /v1/job/a", "GET /v1/client/gc",
+		"HEAD /v1/client/gc", "GET /v1/client/%67c", "GET /v1/client/allocation/a/restart",
+		"GET /v1/client/allocation/a%2Frestart", "GET /v1/client/allocation/a%2fgc", "GET /v1/job/a%2Faction"} {
 		method, path, _ := strings.Cut(request, " ")
 		f.do("web", "GET", "/v1/agent/self", token, "") // leaves a connection to the agent that can be used again
 		r, _ := http.NewRequestWithContext(t.Context(), method, "http://gateway"+path, nil)
@@ -361,6 +364,11 @@ func TestChangesOnce(t *testing.T) {
 		if n := f.agent.count(request); n != 1 {
 			t.Errorf("%s came to the agent %d times", request, n)
 		}
+		f.until(request+" is in the audit log", func() bool {
+			f.audit.mu.Lock()
+			defer f.audit.mu.Unlock()
+			return slices.ContainsFunc(f.audit.all, func(r auth.Record) bool { return r.Method+" "+r.Path == request })
+		})
 	}
 	f.agent.kill()
 	a := f.do("web", "PUT", "/v1/jobs", token, "{}")

@@ -216,7 +216,8 @@ func (l live) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	return l.alloc, auth.Live
 }
 
-// allowed decides by the policy whether a caller may send a request.
+// allowed decides by the policy whether a caller may send a request. An encoded slash may be a part of a name, or divide
+// names, as Nomad reads it: the caller needs the rights of both.
 func allowed(a *auth.Authenticator, r *http.Request, p *auth.Principal) *auth.Denial {
 	path := cmp.Or(r.URL.RawPath, r.URL.Path)
 	anyOf, known := handlers.Needs(r.Method, path)
@@ -231,7 +232,13 @@ func allowed(a *auth.Authenticator, r *http.Request, p *auth.Principal) *auth.De
 	if !known {
 		anyOf = auth.CapabilitySet(auth.OperatorOnly) // the policy gives no right to it
 	}
-	return a.Authorize(p, anyOf)
+	if denial := a.Authorize(p, anyOf); denial != nil {
+		return denial
+	}
+	if anyOf, known = handlers.Needs(r.Method, r.URL.Path); known {
+		return a.Authorize(p, anyOf)
+	}
+	return nil
 }
 
 // peerOf returns the credentials that the socket read when the connection was accepted.

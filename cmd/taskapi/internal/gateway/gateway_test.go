@@ -90,7 +90,11 @@ func TestGateway(t *testing.T) {
 	}
 	agentAt(t, filepath.Join(dir, "api.sock"), ring)
 	settings := agent.DefaultSettings()
-	settings.Policy, settings.AuditLog = "nomad", filepath.Join(dir, "audit.log")
+	settings.Policy, settings.AuditLog = filepath.Join(dir, "policy.hcl"), filepath.Join(dir, "audit.log")
+	if err := os.WriteFile(settings.Policy, []byte(`preset = "nomad"
+task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	logs := new(locked)
 	ctx, cancel := context.WithCancel(t.Context())
 	started, ended := make(chan []string, 1), make(chan error, 1)
@@ -143,19 +147,22 @@ func TestGateway(t *testing.T) {
 	}
 	until(t, "the keys are there", func() bool { return do("GET", "/v1/services") == 200 })
 	for request, want := range map[string]int{
-		"GET /v1/var/nomad/jobs/job":                     200, // what Nomad's implicit policy gives
-		"GET /v1/var/nomad/jobs/job/group/web":           200,
-		"GET /v1/var/nomad%2Fjobs%2Fjob":                 200,
-		"GET /v1/var/nomad/jobs/other":                   403,
-		"GET /v1/var/nomad/jobs/job?namespace=a":         403,
-		"PUT /v1/var/nomad/jobs/job":                     403,
-		"GET /v1/jobs":                                   403,
-		"PUT /v1/acl/bootstrap":                          403, // a route that taskapi lacks
-		"GET /v1/nothing":                                403,
-		"GET /v1/regions":                                200,
-		"PUT /v1/search":                                 200,
-		"DELETE /v1/client/allocation/" + allocID:        403,
-		"GET /v1/client/allocation/" + allocID + "/exec": 403,
+		"GET /v1/var/nomad/jobs/job":                      200, // what Nomad's implicit policy gives
+		"GET /v1/var/nomad/jobs/job/group/web":            200,
+		"GET /v1/var/nomad%2Fjobs%2Fjob":                  200,
+		"GET /v1/var/nomad/jobs/other":                    403,
+		"GET /v1/var/nomad/jobs/job?namespace=a":          403,
+		"PUT /v1/var/nomad/jobs/job":                      403,
+		"GET /v1/job/job":                                 200, // what the task's block gives
+		"GET /v1/job/job%2Fperiodic-1":                    200,
+		"GET /v1/job/job%2Faction":                        403, // a command, as Nomad reads it
+		"GET /v1/client/allocation/" + allocID + "/stats": 200,
+		"PUT /v1/acl/bootstrap":                           403, // a route that taskapi lacks
+		"GET /v1/nothing":                                 403,
+		"GET /v1/regions":                                 200,
+		"PUT /v1/search":                                  200,
+		"DELETE /v1/client/allocation/" + allocID:         403,
+		"GET /v1/client/allocation/" + allocID + "/exec":  403,
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		if got := do(method, path); got != want {
