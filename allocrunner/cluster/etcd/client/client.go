@@ -17,7 +17,10 @@ import (
 	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -26,6 +29,8 @@ const (
 	// loneTimeout bounds an attempt at the only endpoint, which may be busy.
 	loneTimeout = 15 * time.Second
 	dialTimeout = time.Second
+	// ackTimeout bounds how long the other machine's kernel may acknowledge nothing, as when the network is cut.
+	ackTimeout = 3 * time.Second
 	// pause lies between attempts when every endpoint has failed.
 	pause = 100 * time.Millisecond
 
@@ -61,7 +66,9 @@ func New(c Config) *Client {
 	}
 	return &Client{config: c, timeout: timeout, http: &http.Client{
 		Transport: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Second}).DialContext,
+			DialContext: (&net.Dialer{
+				Timeout: dialTimeout, KeepAlive: 5 * time.Second, Control: boundAcks,
+			}).DialContext,
 			TLSClientConfig:     c.TLS,
 			TLSHandshakeTimeout: attemptTimeout,
 			// Requests must not share a connection, which may be frozen: no HTTP/2.
@@ -72,6 +79,15 @@ func New(c Config) *Client {
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
+}
+
+// boundAcks lets a connection fail that a cut network has frozen, though its server may still be busy for long.
+func boundAcks(_, _ string, conn syscall.RawConn) error {
+	var failed error
+	err := conn.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(ackTimeout.Milliseconds()))
+	})
+	return errors.Join(err, failed)
 }
 
 // Close closes the connections that no request uses.
