@@ -42,7 +42,7 @@ const (
 )
 
 // Follow does what templates.Source says.
-func (r *Reader) Follow(ctx context.Context, q render.Query, send func(render.Answer, error)) {
+func (r *Reader) Follow(ctx context.Context, q render.Query, _ []byte, send func(render.Answer, error)) {
 	var last render.Answer
 	index, failures, has := uint64(0), 0, false
 	for ctx.Err() == nil {

@@ -32,7 +32,7 @@ func (e *environment) follow(token string, q render.Query) <-chan sent {
 	answers := make(chan sent, 100)
 	go func() {
 		defer close(done)
-		reader.Follow(ctx, q, func(a render.Answer, err error) { answers <- sent{a, err} })
+		reader.Follow(ctx, q, nil, func(a render.Answer, err error) { answers <- sent{a, err} })
 	}()
 	e.Cleanup(func() {
 		cancel()

@@ -95,7 +95,7 @@ func newManager(h *Hook, req *interfaces.TaskPrestartRequest) (*manager, error) 
 func newTemplate(req *interfaces.TaskPrestartRequest, t *api.Template) (*templateState, error) {
 	s := &templateState{Template: t, text: render.Template{
 		Source: "(dynamic)", Text: ptr.Deref(t.EmbeddedTmpl), Left: ptr.Deref(t.LeftDelim), Right: ptr.Deref(t.RightDelim),
-		MissingKey: ptr.Deref(t.ErrMissingKey),
+		MissingKey: ptr.Deref(t.ErrMissingKey), Destination: ptr.Deref(t.DestPath),
 	}}
 	var err error
 	if source := ptr.Deref(t.SourcePath); source != "" {

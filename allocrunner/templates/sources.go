@@ -10,8 +10,9 @@ import (
 // Source follows what another program has.
 type Source interface {
 	// Follow sends the answer to a query, and again each other answer, until ctx ends. While there is none it sends the
-	// error, and tries again. Errors that it sends: ErrDenied, those of the connection.
-	Follow(ctx context.Context, q render.Query, send func(render.Answer, error))
+	// error, and tries again. A certificate that is in the template's file already stays while it is good. Errors that
+	// Follow sends: ErrDenied, those of the connection.
+	Follow(ctx context.Context, q render.Query, file []byte, send func(render.Answer, error))
 }
 
 // followed is a query that a Source follows.
@@ -41,6 +42,7 @@ func (m *manager) follow(ctx context.Context, q render.Query) (render.Answer, er
 		}
 		return render.Answer{}, refusal(q, why)
 	}
+	file := m.certificate(q)
 	m.mu.Lock()
 	f := m.followed[q]
 	if f == nil {
@@ -50,7 +52,7 @@ func (m *manager) follow(ctx context.Context, q render.Query) (render.Answer, er
 		m.followed[q] = f
 		go func() {
 			defer close(f.done)
-			source.Follow(following, q, func(a render.Answer, err error) { m.sent(q, f, a, err) })
+			source.Follow(following, q, file, func(a render.Answer, err error) { m.sent(q, f, a, err) })
 		}()
 	}
 	m.mu.Unlock()
@@ -65,6 +67,19 @@ func (m *manager) follow(ctx context.Context, q render.Query) (render.Answer, er
 		return f.answer, errors.New(q.String() + ": " + f.err.Error())
 	}
 	return f.answer, f.err
+}
+
+// certificate returns the content of the file of the template that asks for a certificate.
+func (m *manager) certificate(q render.Query) []byte {
+	if q.Kind == render.Certificate {
+		for _, t := range m.templates {
+			if t.text.Destination == q.Destination {
+				text, _ := readAs(&m.req, t.place) // there is none before the first rendering
+				return text
+			}
+		}
+	}
+	return nil
 }
 
 // sent notes what a Source has sent. An error after an answer changes nothing: the answer stands.

@@ -39,6 +39,7 @@ type answer struct {
 	Renewable     bool              `json:"renewable"`
 	Data          render.SecretData `json:"data"`
 	Warnings      []string          `json:"warnings"`
+	life          time.Duration     // of a certificate
 	Auth          *struct {
 		ClientToken   string            `json:"client_token"`
 		Accessor      string            `json:"accessor"`

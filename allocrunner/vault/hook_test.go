@@ -149,16 +149,23 @@ func (f *fixture) stop(tokens ...string) {
 
 // follow follows a query until the returned function is called.
 func (f *fixture) follow(q render.Query) (answers chan string, end func()) {
+	return f.followFrom(q, "")
+}
+
+// followFrom does so for a template whose file has a content.
+func (f *fixture) followFrom(q render.Query, file string) (answers chan string, end func()) {
 	answers = make(chan string, 100)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	hook := f.hook
 	go func() {
 		defer close(done)
-		hook.Follow(ctx, q, func(a render.Answer, err error) {
+		hook.Follow(ctx, q, []byte(file), func(a render.Answer, err error) {
 			switch {
 			case err != nil:
 				answers <- "error " + err.Error()
+			case a.PEMs != nil:
+				answers <- a.PEMs.Key + a.PEMs.Cert + a.PEMs.CA
 			case a.Secret != nil:
 				data, _ := json.Marshal(a.Secret.Data)
 				answers <- string(data)
@@ -473,6 +480,73 @@ func TestLeases(t *testing.T) {
 		}
 		end()
 		f.stop()
+	})
+}
+
+// TestCertificates: a certificate is issued again at nine tenths of its life, another token changes nothing, and one that
+// a file has stays as long as it would have, even while Vault is away. What is no good certificate for the name is
+// replaced at once.
+func TestCertificates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.vault.Lives(10*time.Hour, 100*time.Hour)
+		f.start(t.Context(), false)
+		q := render.Query{Kind: render.Certificate, Name: "pki/issue/web", Data: `{"common_name":"a.example"}`}
+		wantAfter := func(begun time.Time, want time.Duration) {
+			t.Helper()
+			if lived := time.Since(begun).Round(time.Minute); lived != want {
+				t.Errorf("the certificate stayed %v, want %v", lived, want)
+			}
+		}
+		answers, end := f.follow(q)
+		begun := time.Now()
+		first := <-answers
+		if strings.Count(first, "-----BEGIN") != 3 || !strings.HasPrefix(first, "-----BEGIN EC PRIVATE KEY") {
+			t.Errorf("the first answer is %s", first)
+		}
+		time.Sleep(time.Hour)
+		f.vault.Revoke()
+		second := <-answers
+		wantAfter(begun, 9*time.Hour)
+		end()
+
+		begun = time.Now()
+		time.Sleep(2 * time.Hour)
+		f.vault.Away(true)
+		answers, end = f.followFrom(q, "cert = \"\"\""+second+"\"\"\"\n")
+		if <-answers != second {
+			t.Error("the file's certificate does not stay")
+		}
+		time.AfterFunc(time.Hour, func() { f.vault.Away(false) })
+		third := <-answers
+		wantAfter(begun, 9*time.Hour)
+		end()
+		if third == second || first == second {
+			t.Error("the certificate is the same")
+		}
+
+		other := q
+		other.Data = `{"common_name":"b.example"}`
+		for name, file := range map[string]string{"no certificate": "x", "a key alone": third[:strings.Index(third, "-----END")],
+			"no X.509": strings.ReplaceAll(third, "MI", "AA"), "a long file": third + strings.Repeat("x", 2<<20)} {
+			answers, end = f.followFrom(q, file)
+			if got := <-answers; strings.Count(got, "-----BEGIN") != 3 || got == third {
+				t.Errorf("%s: the answer is %s", name, got)
+			}
+			end()
+		}
+		answers, end = f.followFrom(other, third)
+		if <-answers == third {
+			t.Error("a certificate for another name stays")
+		}
+		end()
+		time.Sleep(10 * time.Hour)
+		answers, end = f.followFrom(q, third)
+		if <-answers == third {
+			t.Error("a certificate that has expired stays")
+		}
+		end()
+		f.stop(first, second, third)
 	})
 }
 

@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,10 +31,15 @@ var errNoToken = errors.New("there is no token of Vault yet")
 
 // Follow does what templates.Source says, with the task's token. It renews the lease of a secret, and reads the secret
 // again when the lease ends, when there is another token, and every five minutes if it has no lease.
-func (h *Hook) Follow(ctx context.Context, q render.Query, send func(render.Answer, error)) {
+func (h *Hook) Follow(ctx context.Context, q render.Query, file []byte, send func(render.Answer, error)) {
 	var last render.Answer
 	var mount *mount
 	failures, has := 0, false
+	if pems, life := certificate(file, q); life > 0 {
+		has, last = true, render.Answer{PEMs: pems}
+		send(last, nil)
+		pause(ctx, nil, life)
+	}
 	for ctx.Err() == nil {
 		token, changed := h.current()
 		if token == "" {
@@ -44,7 +50,7 @@ func (h *Hook) Follow(ctx context.Context, q render.Query, send func(render.Answ
 		read := render.Answer{}
 		var a *answer
 		var err error
-		if mount == nil {
+		if mount == nil && q.Kind != render.Certificate {
 			mount, err = h.mountOf(ctx, token, q.Name)
 		}
 		if err == nil {
@@ -110,6 +116,10 @@ func same(a, b render.Answer) bool {
 
 // hold renews the lease of a secret, and returns when the secret must be read again.
 func (h *Hook) hold(ctx context.Context, token string, changed <-chan struct{}, a *answer) {
+	if a != nil && a.life > 0 {
+		pause(ctx, nil, a.life) // a certificate is good without the token
+		return
+	}
 	if a == nil || a.LeaseID == "" || !a.Renewable {
 		pause(ctx, changed, lifeOf(a))
 		return
@@ -238,6 +248,16 @@ func (h *Hook) read(ctx context.Context, token string, q render.Query, m *mount)
 			return nil, render.Answer{}, err
 		}
 		return a, render.Answer{Secret: a.secret()}, nil
+	case render.Certificate:
+		a, err := h.client.do(ctx, token, http.MethodPut, q.Name, json.RawMessage(q.Data))
+		if a == nil || err != nil {
+			return nil, render.Answer{}, cmp.Or(err, errNoCertificate)
+		}
+		var pems *render.PEMs
+		if pems, a.life = certificate(a.pems(), q); a.life <= 0 {
+			return nil, render.Answer{}, errNoCertificate
+		}
+		return a, render.Answer{PEMs: pems}, nil
 	case render.Secrets:
 		a, err := h.client.do(ctx, token, "LIST", m.at(q.Name, "metadata"), nil)
 		if a == nil || err != nil {

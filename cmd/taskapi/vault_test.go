@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,13 +47,19 @@ job "templates" {
           {{- with secret "secret/app" }}{{ .Data.data.password }}{{ end -}}
         EOT
       }
+      template {
+        destination = "secrets/cert.pem"
+        data        = <<-EOT
+          {{ with pkiCert "pki/issue/web" "common_name=a.example" }}{{ .Cert }}{{ .Key }}{{ .CA }}{{ end }}
+        EOT
+      }
     }
   }
 }
 `
 
 // TestVault: a task gets a token of Vault for its identity and waits for a secret. A taskapi that is killed and started
-// again keeps the token, and what has changed meanwhile is rendered and told once. The end revokes the token. No secret
+// again keeps the token and the certificate, and what has changed meanwhile is rendered and told once. The end revokes the token. No secret
 // and no token is in the output or in a file that is not the task's own.
 func TestVault(t *testing.T) {
 	t.Parallel()
@@ -95,7 +103,13 @@ func TestVault(t *testing.T) {
 		!strings.HasSuffix(claims[0]["sub"].(string), ":main:vault_default") || claims[0]["vault_role"] != "reader" {
 		t.Errorf("it logged in as %v", claims)
 	}
-	secrets := []string{password, string(token), string(other)}
+	issued := slices.DeleteFunc(server.Requests(), func(r string) bool { return r != "PUT pki/issue/web" })
+	certificate := must.Read(t, filepath.Join(task, "secrets", "cert.pem"))
+	if _, err := tls.X509KeyPair(certificate, certificate); err != nil || len(issued) != 1 {
+		t.Errorf("%d certificates were issued; the file has %s: %v", len(issued), certificate, err)
+	}
+	_, key, _ := strings.Cut(string(certificate), "PRIVATE KEY-----\n")
+	secrets := []string{password, string(token), string(other), key[:60]}
 	all := first.out.String() + second.out.String() + third.out.String()
 	for _, secret := range secrets {
 		if strings.Contains(all, secret) {

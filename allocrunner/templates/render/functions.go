@@ -39,7 +39,8 @@ func (e *execution) functions(t *template.Template) template.FuncMap {
 		"ls": e.pairs(false, isTop), "safeLs": e.pairs(true, isTop),
 		"tree": e.pairs(false, isLeaf), "safeTree": e.pairs(true, isLeaf),
 		"service": e.service, "services": e.services, "secret": e.secret, "secrets": e.secrets,
-		"file": e.file, "env": e.env, "mustEnv": e.mustEnv, "envOrDefault": e.envOrDefault,
+		"pkiCert": e.pkiCert,
+		"file":    e.file, "env": e.env, "mustEnv": e.mustEnv, "envOrDefault": e.envOrDefault,
 		"executeTemplate": executeTemplate(t), "scratch": scratchFunc(),
 	}
 	maps.Copy(functions, helpers())

@@ -17,6 +17,8 @@ import (
 
 var testEnv = []string{"GREETING=hello", "EMPTY=", "COUNT=3", "NOMAD_TASK_NAME=web", "WITH_EQUALS=a=b=c"}
 
+const testDestination = "secrets/cert.pem"
+
 // testVariable is known to both sides, and so are the answers below.
 var testVariable = api.Variable{
 	Namespace: "default", Path: "nomad/jobs/web", CreateIndex: 7, ModifyIndex: 9, CreateTime: 1700000000000000000,
@@ -69,7 +71,7 @@ func theirs(t *testing.T, text string, missingKey bool) (output string, missing 
 	rememberRemote(t, brain)
 
 	made, err := template.NewTemplate(&template.NewTemplateInput{Contents: text, ErrMissingKey: missingKey,
-		LeftDelim: "{{", RightDelim: "}}", FunctionDenylist: []string{"plugin", "writeToFile"}})
+		Destination: testDestination, LeftDelim: "{{", RightDelim: "}}", FunctionDenylist: []string{"plugin", "writeToFile"}})
 	if err != nil {
 		return "", nil, err
 	}
@@ -114,8 +116,9 @@ func known() []render.Known {
 
 func ours(text string, missingKey bool) render.Result {
 	return render.Render(render.Request{
-		Templates: []render.Template{{Text: text, Left: "{{", Right: "}}", MissingKey: missingKey}},
-		Env:       testEnv, Namespace: "default", Known: known(),
+		Templates: []render.Template{{Text: text, Left: "{{", Right: "}}", MissingKey: missingKey,
+			Destination: testDestination}},
+		Env: testEnv, Namespace: "default", Known: known(),
 	}).Results[0]
 }
 

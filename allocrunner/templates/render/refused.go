@@ -13,7 +13,6 @@ var refused = sync.OnceValue(func() map[string]string {
 	reasons := map[string]string{}
 	for why, names := range map[string]string{
 		"function is disabled": "plugin writeToFile",
-		"it keeps a certificate in the task's file; use secret, which writes to pki/issue/ROLE, too": "pkiCert",
 		"templates read the keys and services of Consul alone": "caLeaf caRoots connect datacenters exportedServices " +
 			"node nodes partitions peerings",
 		"it is for debugging": "spew_dump spew_printf spew_sdump spew_sprintf",

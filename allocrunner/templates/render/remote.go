@@ -2,6 +2,7 @@ package render
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha1" //nolint:gosec // consul-template's word for the arguments of a write
 	"encoding/json"
 	"errors"
@@ -32,7 +33,7 @@ func (k Kind) Program() Program {
 	switch k {
 	case Key, Keys, HealthService, CatalogServices:
 		return Consul
-	case Secret, Written, Secrets:
+	case Secret, Written, Secrets, Certificate:
 		return Vault
 	}
 	return ""
@@ -43,7 +44,7 @@ func Remote(function string) Program {
 	switch function {
 	case "key", "keyExists", "keyOrDefault", "ls", "safeLs", "tree", "safeTree", "service", "services":
 		return Consul
-	case "secret", "secrets":
+	case "secret", "secrets", "pkiCert":
 		return Vault
 	}
 	return ""
@@ -104,6 +105,15 @@ type VaultWrapInfo struct {
 	WrappedAccessor string
 }
 
+// PEMs are a certificate with its key and its authorities. A template finds them below Data, too.
+type PEMs struct {
+	Cert, Key, CA string
+	CAChain       []string
+}
+
+// Data returns p.
+func (p PEMs) Data() PEMs { return p }
+
 // SecretData is the data of a secret, whose numbers are json.Number.
 type SecretData map[string]any
 
@@ -157,6 +167,9 @@ func (a Answer) secrets(add func(string)) {
 			add(s.WrapInfo.Token)
 		}
 	}
+	if a.PEMs != nil {
+		add(a.PEMs.Key)
+	}
 }
 
 // remoteSize is Size for the answers of other programs.
@@ -185,6 +198,9 @@ func (a Answer) remoteSize() int {
 	}
 	for _, name := range a.Names {
 		size += len(name)
+	}
+	if p := a.PEMs; p != nil {
+		size += len(p.Cert) + len(p.Key) + len(p.CA) + len(strings.Join(p.CAChain, ""))
 	}
 	if a.Secret != nil {
 		texts(a.Secret.Data, func(text string) { size += each/10 + len(text) })
@@ -430,23 +446,11 @@ func (e *execution) secret(words ...string) (any, error) {
 	q := Query{Kind: Secret}
 	if len(words) > 1 {
 		q.Kind = Written
-		data := map[string]string{}
-		for _, word := range words[1:] {
-			key, value, ok := strings.Cut(word, "=")
-			if !ok && word != "" {
-				return nil, fmt.Errorf("not k=v pair %q", word)
-			}
-			if ok {
-				data[strings.TrimSpace(key)] = strings.TrimSpace(value)
-			}
-		}
-		encoded, err := json.Marshal(data)
-		if err != nil {
-			return nil, err
-		}
-		q.Data = string(encoded)
 	}
 	var err error
+	if q.Data, err = written(words[1:]); err != nil {
+		return nil, err
+	}
 	if q.Name, err = vaultPath(q.Kind, words[0]); err != nil {
 		return nil, err
 	}
@@ -459,6 +463,47 @@ func (e *execution) secret(words ...string) (any, error) {
 		return nil, nil
 	}
 	return answer.Secret, nil
+}
+
+// pkiCert returns a certificate that Vault issues, with its key, until shortly before the certificate expires.
+func (e *execution) pkiCert(words ...string) (any, error) {
+	if len(words) == 0 {
+		return nil, nil
+	}
+	path, _, _ := strings.Cut(words[0], "?")
+	name, err := vaultPath(Certificate, path)
+	if err != nil {
+		return nil, err
+	}
+	data, err := written(words[1:])
+	if err != nil {
+		return nil, err
+	}
+	answer, _, err := e.ask(Query{Kind: Certificate, Name: name, Data: cmp.Or(data, "{}"),
+		Destination: e.template.Destination})
+	if err != nil || answer.PEMs == nil {
+		return nil, err
+	}
+	return *answer.PEMs, nil
+}
+
+// written returns KEY=VALUE words as JSON, nothing for no words.
+func written(words []string) (string, error) {
+	if len(words) == 0 {
+		return "", nil
+	}
+	data := map[string]string{}
+	for _, word := range words {
+		key, value, ok := strings.Cut(word, "=")
+		if !ok && word != "" {
+			return "", fmt.Errorf("not k=v pair %q", word)
+		}
+		if ok {
+			data[strings.TrimSpace(key)] = strings.TrimSpace(value)
+		}
+	}
+	encoded, err := json.Marshal(data)
+	return string(encoded), err
 }
 
 // secrets lists the names below a path of Vault.
@@ -499,6 +544,8 @@ func (q Query) vaultString() string {
 			fmt.Fprintf(sum, "%s=%q", key, data[key])
 		}
 		return fmt.Sprintf("%s(%s -> %.4x)", q.Kind, q.Name, sum.Sum(nil))
+	case Certificate:
+		return fmt.Sprintf("%s(%s->%s)", q.Kind, q.Name, q.Destination)
 	}
 	return fmt.Sprintf("%s(%s)", q.Kind, q.Name)
 }

@@ -29,6 +29,7 @@ var (
 		{Node: "n2", Address: "10.0.0.8", ID: "web2", Name: "web", Tags: []string{"b"}, Status: "passing", Port: 81},
 	}
 	testCatalog = []*render.CatalogSnippet{{Name: "consul"}, {Name: "web", Tags: []string{"a", "b"}}}
+	testPEMs    = &render.PEMs{Cert: "the-cert", Key: "the-private-key", CA: "ca1", CAChain: []string{"ca1", "ca2"}}
 	testSecret  = `{"password":"s3cret-word","port":5432,"big":12345678901234567890,"nested":{"a":[1,"x"]}}`
 )
 
@@ -78,6 +79,8 @@ func rememberRemote(t *testing.T, brain *template.Brain) {
 	brain.Remember(versioned, secret)
 	written, _ := dep.NewVaultWriteQuery("pki/issue/web", map[string]any{"common_name": "a.b", "ttl": "1h"})
 	brain.Remember(written, secret)
+	pems, _ := dep.NewVaultPKIQuery("pki/issue/web", testDestination, nil)
+	brain.Remember(pems, dep.PemEncoded{Cert: testPEMs.Cert, Key: testPEMs.Key, CA: testPEMs.CA, CAChain: testPEMs.CAChain})
 	names, _ := dep.NewVaultListQuery("secret/")
 	brain.Remember(names, []string{"a", "db/"})
 }
@@ -105,6 +108,8 @@ func remoteKnown() []render.Known {
 		{render.Query{Kind: render.Secret, Name: "secret/db?version=2"}, render.Answer{Secret: secret}},
 		{render.Query{Kind: render.Written, Name: "pki/issue/web", Data: `{"common_name":"a.b","ttl":"1h"}`},
 			render.Answer{Secret: secret}},
+		{render.Query{Kind: render.Certificate, Name: "pki/issue/web", Data: `{"common_name":"a.b"}`,
+			Destination: testDestination}, render.Answer{PEMs: testPEMs}},
 		{render.Query{Kind: render.Secrets, Name: "secret"}, render.Answer{Names: []string{"a", "db/"}}},
 	}
 }

@@ -34,6 +34,7 @@ type Template struct {
 	Text        string
 	Left, Right string // delimiters
 	MissingKey  bool   // a key that a map lacks is an error
+	Destination string // the file, in which a certificate of Vault stays
 }
 
 // Request asks for templates to be rendered.
@@ -78,9 +79,10 @@ const (
 	HealthService   Kind = "health.service"
 	CatalogServices Kind = "catalog.services"
 
-	Secret  Kind = "vault.read" // of Vault, as are the next two
-	Written Kind = "vault.write"
-	Secrets Kind = "vault.list"
+	Secret      Kind = "vault.read" // of Vault, as are the next three
+	Written     Kind = "vault.write"
+	Secrets     Kind = "vault.list"
+	Certificate Kind = "vault.pki"
 )
 
 // Query is what a template asks for.
@@ -95,6 +97,8 @@ type Query struct {
 	Near      string `json:",omitempty"` // of a service of Consul: sorted by the distance to this node
 	Filter    string `json:",omitempty"` // of a service of Consul: the states, with commas
 	Data      string `json:",omitempty"` // that is written to Vault, as JSON
+
+	Destination string `json:",omitempty"` // of the template that asks for a certificate
 }
 
 // String returns the words that Nomad's events have for a query.
@@ -144,6 +148,7 @@ type Answer struct {
 	Catalog  []*CatalogSnippet       `json:",omitempty"`
 	Secret   *VaultSecret            `json:",omitempty"` // nil if there is none
 	Names    []string                `json:",omitempty"` // of secrets
+	PEMs     *PEMs                   `json:",omitempty"` // of a certificate
 }
 
 // Size returns about how many bytes of memory an answer takes.

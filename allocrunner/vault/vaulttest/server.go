@@ -1,14 +1,21 @@
 // Package vaulttest stands in for Vault in tests: it serves a login with JWTs, tokens, leases, a store of keys and
-// values with versions at secret/, one without at kv/, and passwords with leases at db/creds/. Its answers have the
+// values with versions at secret/, one without at kv/, passwords with leases at db/creds/, and certificates at pki/issue/. Its answers have the
 // form of Vault 1.21's. No program imports it.
 package vaulttest
 
 import (
 	"cmp"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -236,6 +243,8 @@ func (s *Server) answerLocked(r *http.Request, path string) (int, object) {
 		return http.StatusOK, object{"lease_id": id, "lease_duration": left(lent), "renewable": true}
 	case strings.HasPrefix(route, "GET sys/internal/ui/mounts/"):
 		return mountOf(strings.TrimPrefix(path, "sys/internal/ui/mounts/"))
+	case strings.HasPrefix(route, "PUT pki/issue/"):
+		return http.StatusOK, object{"request_id": uuid.NewString(), "data": s.issue(body)}
 	case strings.HasPrefix(route, "GET db/creds/"):
 		id := path + "/" + uuid.NewString()
 		s.leases[id] = &lease{token: token, begun: time.Now(), expires: time.Now().Add(s.ttl)}
@@ -287,6 +296,32 @@ func (s *Server) storeLocked(r *http.Request, path string, body object) (int, ob
 		return http.StatusOK, object{"data": object{"keys": keys}}
 	}
 	return failed(http.StatusMethodNotAllowed, "unsupported operation")
+}
+
+// issue returns a certificate, which lives as long as a token, from an authority that is made for it.
+func (s *Server) issue(body object) object {
+	name, _ := body["common_name"].(string)
+	authority := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true,
+		Subject: pkix.Name{CommonName: "test CA"}, NotBefore: time.Now(), NotAfter: time.Now().Add(s.max)}
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now(), NotAfter: time.Now().Add(s.ttl)}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	encode := func(kind string, der []byte, err error) string {
+		if err != nil {
+			panic(err)
+		}
+		return strings.TrimSpace(string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, authority, authority, &key.PublicKey, key)
+	ca := encode("CERTIFICATE", signed, err)
+	signed, err = x509.CreateCertificate(rand.Reader, leaf, authority, &key.PublicKey, key)
+	cert := encode("CERTIFICATE", signed, err)
+	der, err := x509.MarshalECPrivateKey(key)
+	return object{"certificate": cert, "issuing_ca": ca, "ca_chain": []string{ca}, "private_key_type": "ec",
+		"private_key": encode("EC PRIVATE KEY", der, err), "serial_number": "02", "expiration": leaf.NotAfter.Unix()}
 }
 
 func (s *Server) loginLocked(body object) (int, object) {
