@@ -483,9 +483,8 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// TestCertificates: a certificate is issued again at nine tenths of its life, another token changes nothing, and one that
-// a file has stays as long as it would have, even while Vault is away. What is no good certificate for the name is
-// replaced at once.
+// TestCertificates: a certificate is issued again at nine tenths of its life, and another token changes nothing. One that
+// a file has stays as long, even while Vault is away. What is no good certificate for the name is replaced at once.
 func TestCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, vaulttest.Unserved())
@@ -527,8 +526,12 @@ func TestCertificates(t *testing.T) {
 
 		other := q
 		other.Data = `{"common_name":"b.example"}`
-		for name, file := range map[string]string{"no certificate": "x", "a key alone": third[:strings.Index(third, "-----END")],
-			"no X.509": strings.ReplaceAll(third, "MI", "AA"), "a long file": third + strings.Repeat("x", 2<<20)} {
+		for name, file := range map[string]string{
+			"no certificate":  "x",
+			"a part of a key": third[:strings.Index(third, "-----END")],
+			"no X.509":        strings.ReplaceAll(third, "MI", "AA"),
+			"a long file":     third + strings.Repeat("x", 2<<20),
+		} {
 			answers, end = f.followFrom(q, file)
 			if got := <-answers; strings.Count(got, "-----BEGIN") != 3 || got == third {
 				t.Errorf("%s: the answer is %s", name, got)

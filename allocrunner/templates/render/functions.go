@@ -79,7 +79,9 @@ func helpers() template.FuncMap {
 		"replaceAll": func(from, to, s string) string { return strings.ReplaceAll(s, from, to) },
 		"split":      split, "splitToMap": splitToMap,
 		"regexMatch": regexMatch, "regexReplaceAll": regexReplaceAll,
-		"sockaddr":  func(words ...string) (string, error) { return sockaddr.Parse("{{ " + strings.Join(words, " ") + " }}") },
+		"sockaddr": func(words ...string) (string, error) {
+			return sockaddr.Parse("{{ " + strings.Join(words, " ") + " }}")
+		},
 		"timestamp": timestamp,
 		"toLower":   strings.ToLower, "toTitle": toTitle, "toUpper": strings.ToUpper,
 		"trim":       func(cutset, s string) string { return strings.Trim(s, cutset) },

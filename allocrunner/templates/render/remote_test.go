@@ -80,7 +80,7 @@ func rememberRemote(t *testing.T, brain *template.Brain) {
 	written, _ := dep.NewVaultWriteQuery("pki/issue/web", map[string]any{"common_name": "a.b", "ttl": "1h"})
 	brain.Remember(written, secret)
 	pems, _ := dep.NewVaultPKIQuery("pki/issue/web", testDestination, nil)
-	brain.Remember(pems, dep.PemEncoded{Cert: testPEMs.Cert, Key: testPEMs.Key, CA: testPEMs.CA, CAChain: testPEMs.CAChain})
+	brain.Remember(pems, convert[dep.PemEncoded](t, testPEMs))
 	names, _ := dep.NewVaultListQuery("secret/")
 	brain.Remember(names, []string{"a", "db/"})
 }
