@@ -19,7 +19,7 @@ const (
 	MaxTxnBytes   = 4 << 20 // of all its values
 )
 
-// The bounds of a Store.
+// The bounds of a Store of one machine, and of what one process keeps of a Store of several machines.
 const (
 	MaxEntries = 100_000
 	MaxBytes   = 64 << 20 // of keys, owners and values
@@ -113,16 +113,17 @@ type Span struct {
 	Head          int                   // how many bytes of a value are returned at most; 0 for all
 
 	// Local asks for the entries as this process knows them, without a question to other machines, also while these can't
-	// be reached. Every Commit of this process is among them. A store of one machine makes no difference.
+	// be reached, if it has listed or watched them lately. Every Commit of this process is among them. A store of one
+	// machine makes no difference.
 	Local bool
 }
 
 // Fresher is a Store whose entries other machines change. A Store without this method is always fresh.
 type Fresher interface {
-	// FreshUntil returns the time until which every Commit that returned more than FreshTime before that time is among
-	// this process's own entries. After that time, other machines may have changed entries that a Local read does not
-	// show. It is the zero time before the first read, and never waits.
-	FreshUntil() time.Time
+	// FreshUntil returns the time until which every Commit to entries with a prefix that returned more than FreshTime
+	// before that time is among this process's own entries. After that time, other machines may have changed entries that
+	// a Local read does not show. It is the zero time when nobody has listed or watched them lately, and never waits.
+	FreshUntil(prefix string) time.Time
 }
 
 // Sealer hides values from those who read a store. What is sealed for a place opens for that place alone.
@@ -171,8 +172,8 @@ type Page struct {
 	Index   uint64 // the store's
 }
 
-// Txn is a transaction: Then is applied if every condition of If holds. Operations on one key are applied in their
-// order.
+// Txn is a transaction: Then is applied if every condition of If holds. Of several operations on one key the last one
+// is applied.
 type Txn struct {
 	If   []Condition
 	Then []Operation

@@ -94,7 +94,7 @@ func testEnvironment(stdout, stderr io.Writer) base.Environment {
 // that $TASKAPI_TEST_CUT names exists.
 type sharedStore struct{ cluster.Store }
 
-func (sharedStore) FreshUntil() time.Time { return time.Now().Add(cluster.FreshTime) }
+func (sharedStore) FreshUntil(string) time.Time { return time.Now().Add(cluster.FreshTime) }
 
 func (s sharedStore) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	if _, err := os.Stat(os.Getenv("TASKAPI_TEST_CUT")); err == nil {

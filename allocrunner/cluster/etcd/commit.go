@@ -1,8 +1,8 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,13 +11,11 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/etcd/client"
-	"taskapi/allocrunner/cluster/internal/table"
 )
 
 const (
-	// attempts bounds how often a Commit is planned again because the entries have changed meanwhile.
-	attempts    = 20
-	largeCommit = 64 << 10
+	// attempts bounds how often a Commit is sent again because a lease has changed meanwhile.
+	attempts = 20
 	// The time in which a change that may have been made is looked for.
 	searchTime, searchPause = 3 * time.Second, 100 * time.Millisecond
 )
@@ -26,9 +24,11 @@ const (
 type commit struct {
 	*core
 	txn       cluster.Txn
-	id        string // which etcd reports with the change
-	reloads   int    // of the table, before the first attempt
-	uncertain error  // why nobody knows what became of an attempt
+	then      []cluster.Operation    // the last one of each key, by key
+	sealed    [][]byte               // the value of each; nil for a deletion
+	mark      int                    // which of them shows that the change was made: nobody else seals the same value
+	leases    map[string]ownerRecord // by owner: those that the operations name
+	uncertain error                  // why nobody knows what became of an attempt
 }
 
 // Commit applies a transaction, within 10 seconds.
@@ -45,82 +45,64 @@ func (s *Store) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 func (c *core) commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	whole, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	do := &commit{core: c, txn: txn, id: rand.Text()}
-	c.mu.Lock()
-	c.pending[do.id] = 0
-	do.reloads = c.reloads
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.pending, do.id)
-		c.mu.Unlock()
-	}()
+	do := &commit{core: c, txn: txn, mark: -1, leases: map[string]ownerRecord{}}
+	last := map[string]cluster.Operation{}
+	for _, op := range txn.Then {
+		last[op.Key] = op
+	}
+	for i, key := range slices.Sorted(maps.Keys(last)) {
+		op, value := last[key], []byte(nil)
+		if !op.Delete {
+			var err error
+			if value, err = c.sealEntry(key, op.Lease, op.Value); err != nil {
+				return 0, fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
+			}
+			do.mark = i
+		}
+		do.then, do.sealed = append(do.then, op), append(do.sealed, value)
+	}
 	index, err := do.run(whole)
 	switch {
-	case err == nil || do.uncertain == nil:
-	case errors.Is(err, cluster.ErrUncertain):
-		return 0, err
-	case !cluster.IsConflict(err) || do.lostSight():
+	case err == nil:
+		return index, nil
+	case do.uncertain != nil:
 		return 0, fmt.Errorf("%w: %w", cluster.ErrUncertain, unavailable(do.uncertain))
-	}
-	if err != nil && ctx.Err() != nil && do.uncertain == nil {
+	case ctx.Err() != nil:
 		return 0, ctx.Err()
 	}
-	return index, err
-}
-
-// lostSight reports whether changes may have been made since the beginning that have not been seen one by one.
-func (do *commit) lostSight() bool {
-	do.mu.RLock()
-	defer do.mu.RUnlock()
-	return do.reloads != do.core.reloads
-}
-
-// seen returns the index with which the change has been made; 0 if no such change has been seen.
-func (do *commit) seen() uint64 {
-	do.mu.RLock()
-	defer do.mu.RUnlock()
-	return do.pending[do.id]
+	return 0, err
 }
 
 func (do *commit) run(ctx context.Context) (uint64, error) {
-	current := false // the table has every Commit before this one
-	if do.nearlyFull() {
-		if err := do.sync(ctx); err != nil {
+	ended := false // a lease that this process holds has ended
+	for range attempts {
+		if err := do.findLeases(ctx, ended); err != nil {
 			return 0, err
 		}
-		current = true
-	}
-	for range attempts {
-		request, index, err := do.plan()
-		if err != nil || request == nil {
-			if current {
-				return index, err
-			}
-			if err := do.sync(ctx); err != nil {
-				return 0, err
-			}
-			if index := do.seen(); index > 0 {
-				return index, nil
-			}
-			current = true
-			continue
+		known, request := do.latest(), do.request()
+		answer, err := do.client.Txn(ctx, request)
+		if err == nil {
+			err = do.checkHeader(answer.Header, known)
 		}
-		answer, err := do.client.Txn(ctx, *request)
 		switch {
 		case err == nil && answer.Succeeded:
-			do.mu.Lock()
-			do.own = max(do.own, answer.Header.Revision)
-			do.mu.Unlock()
+			do.note(answer)
 			return answer.Header.Revision, nil
-		case err == nil: // something has changed
+		case err == nil && len(answer.Responses) != len(request.Failure):
+			return 0, unavailable(fmt.Errorf("etcd has %d answers to %d questions", len(answer.Responses), len(request.Failure)))
+		case err == nil:
+			if index, err := do.refused(answer.Responses); index > 0 || err != nil {
+				return index, err
+			}
 		case client.IsUncertain(err):
 			do.uncertain = err
 			if !do.once() {
 				return do.search(ctx)
 			}
 			do.sleep(ctx, searchPause)
-		case client.IsNoLease(err): // the table does not know yet
+		case client.IsNoLease(err): // it has just ended
+			ended = true
+			clear(do.leases)
 			do.sleep(ctx, searchPause)
 		case client.IsNoSpace(err):
 			return 0, fmt.Errorf("%w: %w", cluster.ErrFull, err)
@@ -130,33 +112,135 @@ func (do *commit) run(ctx context.Context) (uint64, error) {
 		default:
 			return 0, unavailable(err)
 		}
-		if err := do.sync(ctx); err != nil {
-			return 0, err
+		if ctx.Err() != nil {
+			return 0, unavailable(errors.Join(do.uncertain, ctx.Err()))
 		}
-		if index := do.seen(); index > 0 {
-			return index, nil
-		}
-		current = true
 	}
-	return 0, fmt.Errorf("%w: other writers change the same entries all the time", cluster.ErrUnavailable)
+	return 0, fmt.Errorf("%w: other holders change the same leases all the time", cluster.ErrUnavailable)
 }
 
-// nearlyFull reports whether commits of which the table does not know yet may have filled the store, or whether this
-// one is large.
-func (do *commit) nearlyFull() bool {
-	size := 0
-	for _, op := range do.txn.Then {
-		size += len(op.Value)
+// request returns the request for the transaction. When a condition does not hold, etcd answers with the entries of the
+// conditions, then with the one that is marked, and then with the leases.
+func (do *commit) request() client.Txn {
+	var request client.Txn
+	look := func(key []byte) {
+		request.Failure = append(request.Failure, client.Op{Range: &client.RangeRequest{Key: key}})
 	}
-	do.mu.RLock()
-	defer do.mu.RUnlock()
-	return size > largeCommit || do.table.Bytes() > do.table.MaxBytes/4*3 || do.table.Len() > cluster.MaxEntries/4*3
+	for _, cond := range do.txn.If {
+		key := do.key(entries, cond.Key)
+		request.Compare = append(request.Compare, client.Compare{Key: key, Target: "MOD", Mod: cond.ModifyIndex})
+		look(key)
+	}
+	for i, op := range do.then {
+		change := client.Op{Delete: &client.Delete{Key: do.key(entries, op.Key)}}
+		if !op.Delete {
+			put := &client.Put{Key: do.key(entries, op.Key), Value: do.sealed[i], Lease: do.leases[op.Lease].Lease}
+			change = client.Op{Put: put}
+		}
+		request.Success = append(request.Success, change)
+	}
+	if do.mark >= 0 {
+		look(do.key(entries, do.then[do.mark].Key))
+	}
+	for _, owner := range slices.Sorted(maps.Keys(do.leases)) {
+		key := do.key(owners, owner)
+		request.Compare = append(request.Compare,
+			client.Compare{Key: key, Target: "CREATE", Create: do.leases[owner].create})
+		look(key)
+	}
+	return request
+}
+
+// findLeases finds the leases that the operations name. With ask, it asks etcd also for those that this process holds.
+func (do *commit) findLeases(ctx context.Context, ask bool) error {
+	for _, op := range do.then {
+		if _, known := do.leases[op.Lease]; known || op.Lease == "" {
+			continue
+		}
+		do.mu.RLock()
+		l := do.core.leases[op.Lease]
+		var record ownerRecord
+		if l != nil {
+			record = l.record
+		}
+		do.mu.RUnlock()
+		if ask || record.create == 0 {
+			found, err := do.find(ctx, client.RangeRequest{Key: do.key(owners, op.Lease)})
+			if err != nil {
+				return unavailable(err)
+			}
+			if record, err = do.record(op.Lease, found.KVs); err != nil {
+				return err
+			}
+		}
+		do.leases[op.Lease] = record
+	}
+	return nil
+}
+
+// record returns the record of an owner's lease.
+func (do *commit) record(owner string, kvs []client.KV) (r ownerRecord, err error) {
+	if len(kvs) > 0 { // a record that is damaged can be used by nobody
+		r, err = do.openOwner(owner, kvs[0])
+	}
+	if err != nil || len(kvs) == 0 {
+		return r, fmt.Errorf("%w: nobody holds that of %s", cluster.ErrLeaseEnded, owner)
+	}
+	return r, nil
+}
+
+// refused returns why etcd has refused the request: an error, or the index of the change, which was made before. It
+// returns neither when a lease was another one.
+func (do *commit) refused(answers []client.OpResponse) (uint64, error) {
+	if do.mark >= 0 {
+		kvs := answers[len(do.txn.If)].Range.KVs
+		if len(kvs) > 0 && bytes.Equal(kvs[0].Value, do.sealed[do.mark]) {
+			return kvs[0].ModRevision, nil
+		}
+	}
+	for i, cond := range do.txn.If {
+		if e := do.entry(cond.Key, answers[i].Range.KVs); e.ModifyIndex != cond.ModifyIndex {
+			return 0, &cluster.ConflictError{Entry: e}
+		}
+	}
+	of := slices.Sorted(maps.Keys(do.leases))
+	for i, answer := range answers[len(answers)-len(of):] {
+		record, err := do.record(of[i], answer.Range.KVs)
+		if err != nil {
+			return 0, err
+		}
+		do.leases[of[i]] = record
+	}
+	return 0, nil
+}
+
+// note notes a change that was made, for local reads and for leases that begin again.
+func (do *commit) note(answer client.TxnResponse) {
+	do.mu.Lock()
+	defer do.mu.Unlock()
+	for i, op := range do.then {
+		if op.Delete && (i >= len(answer.Responses) || answer.Responses[i].Delete.Deleted == 0) {
+			continue // nothing was there
+		}
+		for _, v := range do.views {
+			if v.covers(op.Key) {
+				v.own = max(v.own, answer.Header.Revision)
+			}
+		}
+		for owner, l := range do.core.leases {
+			if owner == op.Lease {
+				l.kept[op.Key] = op.Value
+			} else {
+				delete(l.kept, op.Key)
+			}
+		}
+	}
 }
 
 // once reports whether the transaction can't be applied twice: a condition on a key that it changes no longer holds.
 func (do *commit) once() bool {
 	return slices.ContainsFunc(do.txn.If, func(cond cluster.Condition) bool {
-		return slices.ContainsFunc(do.txn.Then, func(op cluster.Operation) bool {
+		return slices.ContainsFunc(do.then, func(op cluster.Operation) bool {
 			return op.Key == cond.Key && (!op.Delete || cond.ModifyIndex > 0)
 		})
 	})
@@ -166,90 +250,12 @@ func (do *commit) once() bool {
 func (do *commit) search(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
-	for {
-		_ = do.sync(ctx) // etcd may be back soon
-		if index := do.seen(); index > 0 {
-			return index, nil
-		}
-		if ctx.Err() != nil {
-			return 0, fmt.Errorf("%w: %w", cluster.ErrUncertain, unavailable(do.uncertain))
+	for do.mark >= 0 && ctx.Err() == nil {
+		found, err := do.find(ctx, client.RangeRequest{Key: do.key(entries, do.then[do.mark].Key)})
+		if err == nil && len(found.KVs) > 0 && bytes.Equal(found.KVs[0].Value, do.sealed[do.mark]) {
+			return found.KVs[0].ModRevision, nil
 		}
 		do.sleep(ctx, searchPause)
 	}
-}
-
-// plan returns the request for the transaction; none if the transaction changes nothing. It plans with the table, which
-// may be old: an error or no request has to be checked with a current one.
-func (do *commit) plan() (*client.Txn, uint64, error) {
-	do.mu.RLock()
-	defer do.mu.RUnlock()
-	writes, conflict, err := do.table.Plan(do.txn, alive)
-	if conflict != "" {
-		err = &cluster.ConflictError{Entry: do.getLocked(conflict)}
-	}
-	if err != nil || len(writes) == 0 {
-		return nil, do.table.Index, err
-	}
-	request := &client.Txn{Success: []client.Op{do.headOp(do.id)}}
-	conditions := map[string]uint64{}
-	for _, cond := range do.txn.If {
-		conditions[cond.Key] = cond.ModifyIndex
-	}
-	leases, deleted := map[string]uint64{}, map[string]bool{}
-	for _, op := range do.txn.Then {
-		deleted[op.Key] = deleted[op.Key] || op.Delete
-	}
-	for _, w := range writes {
-		if w.Delete {
-			continue
-		}
-		key := do.key(entries, w.Key)
-		var lease int64
-		if w.Lease != "" {
-			lease, leases[w.Lease] = do.owners[w.Lease].Lease, do.owners[w.Lease].create
-		}
-		born := uint64(bornNow)
-		if !deleted[w.Key] {
-			var before *uint64
-			if born, before = do.bornLocked(w); before != nil {
-				conditions[w.Key] = *before
-			}
-		}
-		delete(deleted, w.Key)
-		sealed, err := do.sealEntry(w.Key, w.Lease, born, w.Value)
-		if err != nil {
-			return nil, 0, fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
-		}
-		request.Success = append(request.Success, client.Op{Put: &client.Put{Key: key, Value: sealed, Lease: lease}})
-	}
-	for _, key := range slices.Sorted(maps.Keys(deleted)) { // also of those that the table does not have
-		if deleted[key] {
-			request.Success = append(request.Success, client.Op{Delete: &client.Delete{Key: do.key(entries, key)}})
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(conditions)) {
-		request.Compare = append(request.Compare,
-			client.Compare{Key: do.key(entries, key), Target: "MOD", Mod: conditions[key]})
-	}
-	for _, owner := range slices.Sorted(maps.Keys(leases)) {
-		request.Compare = append(request.Compare,
-			client.Compare{Key: do.key(owners, owner), Target: "CREATE", Create: leases[owner]})
-	}
-	return request, do.table.Index, nil
-}
-
-// headOp returns the operation that makes readers wait for a change.
-func (c *core) headOp(id string) client.Op {
-	return client.Op{Put: &client.Put{Key: c.key(head, ""), Value: []byte(id)}}
-}
-
-// bornLocked returns how a written entry notes the index with which it was made. etcd counts that from the first of
-// versions without a deletion in between, and one transaction of etcd can't delete a key and write it. Where the note
-// depends on the entry before, it returns that entry's index, too.
-func (do *commit) bornLocked(w table.Write) (born uint64, index *uint64) {
-	before := do.table.Get(w.Key)
-	if before == nil || w.CreateIndex == before.Value.born {
-		return 0, nil
-	}
-	return w.CreateIndex, &before.ModifyIndex
+	return 0, do.uncertain
 }

@@ -1,23 +1,22 @@
 // Package etcd is the cluster.Store of several machines: a prefix of keys in an etcd cluster. It makes the promises of
-// cluster.Store, and these. An index of the store is a revision of etcd. Every value is sealed for its key before etcd
-// gets it: a value that was changed, or moved to another key, is a damaged entry. Each process has a copy of all
-// entries, which a watch keeps up to date. Local reads need no answer of etcd, and go on while etcd is away. Other
-// reads and writes then return cluster.ErrUnavailable. A lease lives for LeaseTTL after its last holder has died. A
-// holder whose lease has ended because etcd was away begins another one, and writes its entries again.
+// cluster.Store, but for ErrFull, and these. An index of the store is a revision of etcd. Every value is sealed for its
+// key before etcd gets it: a value that was changed, or moved to another key, is a damaged entry. A process that lists
+// or watches a prefix has a copy of its entries, which a watch of etcd keeps up to date, until some minutes after the
+// last use: what nobody reads costs etcd nothing. Local reads of such a prefix need no answer of etcd, and go on while
+// etcd is away. Other reads and writes then return cluster.ErrUnavailable. A lease lives for LeaseTTL after its last
+// holder has died. A holder whose lease has ended because etcd was away begins another one, and writes its entries
+// again.
 package etcd
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/etcd/client"
-	"taskapi/allocrunner/cluster/internal/table"
 )
 
 const (
@@ -29,31 +28,26 @@ const (
 	readTimeout   = 5 * time.Second  // for etcd's answer
 	arriveTimeout = 30 * time.Second // for changes, while they arrive
 	commitTimeout = 10 * time.Second
-	// compareInterval is how often the copy is compared with etcd while nobody reads.
-	compareInterval = cluster.FreshTime / 4
-	// lagTime is how long the watch may be silent while a change has to arrive. Then it is begun again.
-	lagTime = 2 * time.Second
-	// silenceTimeout is how long a reader waits for a change while nothing arrives.
-	silenceTimeout = 10 * time.Second
 
 	firstPause = 100 * time.Millisecond
 	lastPause  = 2 * time.Second
-	fullPause  = time.Minute // between looks at a store that has more entries than a machine keeps
+	fullPause  = time.Minute // between looks at a prefix that has more entries than a process keeps
+
+	// mostQuestions is how many reads of a process etcd answers at the same time. Those that wait share their questions.
+	mostQuestions = 8
+	// someEntries is how many entries a process looks at to find out whether it has the right key.
+	someEntries = 16
 )
 
 // The keys below the store's prefix.
 const (
 	entries = "e/" // then the entry's key
 	owners  = "o/" // then the owner of a lease
-	// head is written with every Commit. Its revision says which changes a reader has to wait for: the revision of etcd
-	// grows with other programs' changes, too, of which a watch does not hear.
-	head = "head"
 )
 
 // Config says where the store is.
 type Config struct {
-	Prefix   string // of all keys; it ends with a slash
-	MaxBytes int    // the bound of the store, for a test; 0 for cluster.MaxBytes
+	Prefix string // of all keys; it ends with a slash
 	// Client says how to reach etcd; the first use of the store calls it.
 	Client func() (client.Config, error)
 	// Sealer returns the sealer of the machines' common key for a purpose.
@@ -73,13 +67,6 @@ var (
 	_ cluster.Sharer  = (*Store)(nil)
 )
 
-// value is what the table has of an entry's value.
-type value struct {
-	bytes   []byte
-	born    uint64 // etcd's create_revision, which an entry that was deleted and written at once does not begin with
-	damaged bool
-}
-
 // core lives until the Store and all of its leases are closed.
 type core struct {
 	config Config
@@ -92,40 +79,25 @@ type core struct {
 
 	asking struct {
 		sync.Mutex
-		next *question     // which has not been asked; nil for none
-		turn chan struct{} // has an element for each question under way
+		next map[string]*question // by range: which have not been asked
+		turn chan struct{}        // has an element for each question under way
 	}
 
 	mu       sync.RWMutex // guards the fields below
 	users    int          // the store and its leases
-	started  bool
-	loaded   bool // the table has been read
-	behind   bool // it has to be read again
-	reloads  int  // how often it was read
-	table    *table.Table[value]
-	owners   map[string]ownerRecord
-	holds    map[*lease]struct{}
-	own      uint64            // the index of this process's latest Commit
-	pending  map[string]uint64 // by a commit's ID: the index with which the commit has been seen
-	changed  chan struct{}     // closed and replaced with each change of these fields
-	fresh    time.Time
-	cluster  uint64           // the ID of etcd's cluster; 0 before the first answer
-	failed   error            // why the table can't be kept up to date; nil when it can
-	broken   error            // a failure that only a new opening ends
-	endWatch func()           // begins the watch again, at another endpoint
-	heard    func() time.Time // when something of the watch arrived last
+	verified bool         // this machine's key opens what is in the store
+	views    []*view
+	leases   map[string]*lease // by owner: those that this process holds
+	known    uint64            // the latest revision that etcd has told of
+	cluster  uint64            // the ID of etcd's cluster; 0 before the first answer
+	broken   error             // a failure that only a new opening ends
 }
 
 // New returns a store. It touches nothing.
 func New(config Config) *Store {
-	c := &core{config: config, users: 1, table: table.New[value](),
-		owners: map[string]ownerRecord{}, holds: map[*lease]struct{}{}, pending: map[string]uint64{},
-		changed: make(chan struct{}), endWatch: func() {}, heard: time.Now}
-	if config.MaxBytes > 0 {
-		c.table.MaxBytes = config.MaxBytes
-	}
+	c := &core{config: config, users: 1, leases: map[string]*lease{}}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.asking.turn = make(chan struct{}, 2)
+	c.asking.next, c.asking.turn = map[string]*question{}, make(chan struct{}, mostQuestions)
 	done := make(chan struct{})
 	return &Store{c, sync.OnceFunc(func() { close(done); c.leave() }), done}
 }
@@ -143,7 +115,9 @@ func (c *core) leave() {
 	c.mu.Lock()
 	c.users--
 	last := c.users == 0
-	c.table.WakeAll()
+	for _, v := range c.views {
+		v.table.WakeAll()
+	}
 	c.mu.Unlock()
 	if last {
 		c.cancel()
@@ -154,7 +128,7 @@ func (c *core) leave() {
 	}
 }
 
-// use begins a use of the store: it waits until the table has been read.
+// use begins a use of the store. The first one that etcd answers finds out whether this machine has the right key.
 func (s *Store) use(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -164,41 +138,40 @@ func (s *Store) use(ctx context.Context) error {
 		return errClosed
 	default:
 	}
-	return s.ready(ctx)
+	s.mu.Lock()
+	err, broken, verified := s.setUpLocked(), s.broken, s.verified
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
+	case broken != nil || verified:
+		return broken
+	}
+	return s.failure(ctx, s.verify(ctx))
 }
 
-// ready waits until the table has been read, or can't be.
-func (c *core) ready(ctx context.Context) error {
-	for {
-		c.mu.Lock()
-		if err := c.setUpLocked(); err != nil {
-			c.mu.Unlock()
-			return fmt.Errorf("%w: %w", cluster.ErrUnavailable, err)
-		}
-		if !c.started && c.users > 0 {
-			c.started = true
-			c.work.Go(c.run)
-			c.work.Go(c.compare)
-		}
-		loaded, err, changed := c.loaded, c.failed, c.changed
-		if c.broken != nil {
-			err = c.broken
-		}
-		if loaded && c.broken == nil {
-			err = nil
-		}
-		c.mu.Unlock()
-		if loaded || err != nil {
-			return err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-c.ctx.Done():
-			return errClosed
+// verify returns an error if there are entries, and the machine's key opens none of the first ones.
+func (c *core) verify(ctx context.Context) error {
+	prefix := string(c.key(entries, ""))
+	found, err := c.find(ctx, client.RangeRequest{Key: []byte(prefix), End: client.PrefixEnd(prefix), Limit: someEntries})
+	if err != nil {
+		return err
+	}
+	good := len(found.KVs) == 0
+	for _, kv := range found.KVs {
+		if len(kv.Key) > len(prefix) && !good {
+			_, _, err := c.openEntry(string(kv.Key[len(prefix):]), kv.Value)
+			good = err == nil
 		}
 	}
+	if !good {
+		return fmt.Errorf("none of the first %d values opens with the key of this machine: cluster.key_file must have "+
+			"the same content on all machines", len(found.KVs))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.verified = true
+	return nil
 }
 
 // setUpLocked makes the client and the sealer, unless they are there.
@@ -221,12 +194,6 @@ func (c *core) setUpLocked() (err error) {
 // Sealer returns the sealer of the machines' common key for a purpose.
 func (c *core) Sealer(purpose string) (cluster.Sealer, error) { return c.config.Sealer(purpose) }
 
-// announceLocked wakes those who wait for a change of the core.
-func (c *core) announceLocked() {
-	close(c.changed)
-	c.changed = make(chan struct{})
-}
-
 // unavailable returns the error for etcd's absence, with the cause.
 func unavailable(err error) error {
 	switch {
@@ -239,25 +206,53 @@ func unavailable(err error) error {
 	return &cluster.AwayError{Err: err, After: lastPause} // by then the store has tried again
 }
 
-// run keeps the table up to date until the core ends.
-func (c *core) run() {
-	pause := firstPause
-	for c.ctx.Err() == nil {
-		began := time.Now()
-		err := c.follow()
-		if time.Since(began) > lastPause {
-			pause = firstPause
-		}
-		c.mu.Lock()
-		c.failed = unavailable(err)
-		c.announceLocked()
-		c.mu.Unlock()
-		if errors.Is(err, errTooMuch) {
-			pause = fullPause
-		}
-		c.sleep(c.ctx, pause/2+rand.N(pause)) // many machines come back at the same time
-		pause = min(2*pause, lastPause)
+// failure returns the error of a call: that of its context, or one that is cluster.ErrUnavailable.
+func (c *core) failure(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
 	}
+	return unavailable(err)
+}
+
+// find asks etcd for keys.
+func (c *core) find(ctx context.Context, r client.RangeRequest) (client.RangeResponse, error) {
+	known := c.latest()
+	found, err := c.client.Range(ctx, r)
+	if err == nil {
+		err = c.checkHeader(found.Header, known)
+	}
+	return found, err
+}
+
+// latest returns the latest revision that etcd has told of.
+func (c *core) latest() uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.known
+}
+
+var errBack = errors.New("etcd's revision went back: a backup was restored, or another etcd answers. Restart the " +
+	"processes of taskapi to accept that")
+
+// checkHeader refuses an answer of another cluster, and one that is older than what was known before the question.
+func (c *core) checkHeader(h client.Header, known uint64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case h.Revision == 0:
+		return errors.New("etcd does not say at which revision it is")
+	case c.cluster == 0:
+		c.cluster = h.ClusterID
+	case c.cluster != h.ClusterID, h.Revision < known:
+		c.broken = fmt.Errorf("%w: %w (it was %d and is %d)", cluster.ErrUnavailable, errBack, known, h.Revision)
+		for _, v := range c.views {
+			v.endWatch()
+			v.table.WakeAll()
+			v.announceLocked()
+		}
+	}
+	c.known = max(c.known, h.Revision)
+	return c.broken
 }
 
 func (c *core) sleep(ctx context.Context, d time.Duration) {
@@ -270,43 +265,4 @@ func (c *core) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// compare compares the copy with etcd again and again, so that it stays fresh.
-func (c *core) compare() {
-	for c.ctx.Err() == nil {
-		c.sleep(c.ctx, compareInterval)
-		if time.Until(c.FreshUntil()) < cluster.FreshTime-compareInterval/2 {
-			ctx, stop := context.WithTimeout(c.ctx, readTimeout)
-			_ = c.sync(ctx) // a failure shows in FreshUntil
-			stop()
-		}
-	}
-}
-
-// FreshUntil returns until when the copy of this process counts as fresh.
-func (c *core) FreshUntil() time.Time {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.fresh
-}
-
-// alive is for the table: etcd deletes the entries of a lease that ends.
-func alive(uint64) bool { return true }
-
 func (c *core) key(kind, name string) []byte { return []byte(c.config.Prefix + kind + name) }
-
-// place returns the kind of a key and its name.
-func (c *core) place(key []byte) (kind, name string) {
-	rest, ok := strings.CutPrefix(string(key), c.config.Prefix)
-	if !ok {
-		return "", ""
-	}
-	if rest == head {
-		return head, ""
-	}
-	for _, kind := range []string{entries, owners} {
-		if name, ok := strings.CutPrefix(rest, kind); ok && cluster.CheckName("key", name) == nil {
-			return kind, name
-		}
-	}
-	return "", ""
-}

@@ -202,7 +202,7 @@ func TestAway(t *testing.T) {
 		proxy := etcdtest.Through(t, nodes[0])
 		far, near := open(t, &proxy.Node), open(t, nodes...)
 		i := clustertest.Put(t, near, "k", "v")
-		clustertest.Get(t, far, "k")
+		clustertest.List(t, far, cluster.Span{Prefix: "k"})
 		proxy.Cut(true)
 		changes := make(chan cluster.Changes)
 		go func() {
@@ -219,11 +219,11 @@ func TestAway(t *testing.T) {
 		if _, _, err := far.Get(t.Context(), "k"); !errors.Is(err, cluster.ErrUnavailable) {
 			t.Errorf("get: %v", err)
 		}
-		page := clustertest.List(t, far, cluster.Span{Local: true})
+		page := clustertest.List(t, far, cluster.Span{Prefix: "k", Local: true})
 		if len(page.Entries) != 1 || string(page.Entries[0].Value) != "v" {
 			t.Errorf("the local entries are %v", page.Entries)
 		}
-		if fresh := far.FreshUntil(); time.Until(fresh) > cluster.FreshTime {
+		if fresh := far.FreshUntil("k"); time.Until(fresh) > cluster.FreshTime {
 			t.Errorf("fresh for %v", time.Until(fresh))
 		}
 		j := clustertest.Put(t, near, "k", "w")
@@ -249,16 +249,17 @@ func TestFreshness(t *testing.T) {
 	nodes := etcdtest.Start(t, 1)
 	proxy := etcdtest.Through(t, nodes[0])
 	s := open(t, &proxy.Node)
-	if !s.FreshUntil().IsZero() {
+	clustertest.List(t, s, cluster.Span{Prefix: "a/"})
+	if !s.FreshUntil("k/").IsZero() {
 		t.Error("fresh before the first read")
 	}
-	clustertest.Get(t, s, "k")
-	first := s.FreshUntil()
-	until(t, "the copy gets stale", func() bool { return s.FreshUntil().After(first) })
+	clustertest.List(t, s, cluster.Span{Prefix: "k/"})
+	first := s.FreshUntil("k/1")
+	until(t, "the copy gets stale", func() bool { return s.FreshUntil("k/1").After(first) })
 	proxy.Cut(true)
 	cut := time.Now()
 	until(t, "time stands still", func() bool { return time.Since(cut) > 2*cluster.FreshTime/5 })
-	if fresh := s.FreshUntil(); fresh.After(cut.Add(cluster.FreshTime)) {
+	if fresh := s.FreshUntil("k/"); fresh.After(cut.Add(cluster.FreshTime)) {
 		t.Errorf("fresh until %v after etcd was away", fresh.Sub(cut))
 	}
 }
@@ -342,10 +343,18 @@ func TestHostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, serve(t, answer))
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			first := true // the question whether the key is right
+			s := open(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if !first {
+					answer(w, r)
+					return
+				}
+				first = false
+				text(header+`"kvs":[]}`)(w, r)
+			}))
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			if _, _, err := s.Get(ctx, "a"); !errors.Is(err, cluster.ErrUnavailable) || len(err.Error()) > 2000 {
+			if _, err := s.List(ctx, cluster.Span{}); !errors.Is(err, cluster.ErrUnavailable) || len(err.Error()) > 2000 {
 				t.Errorf("got %.3000v", err)
 			}
 		})

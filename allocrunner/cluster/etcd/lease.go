@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
@@ -14,34 +15,49 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/etcd/client"
-	"taskapi/allocrunner/cluster/internal/table"
 )
 
-// An owner's lease is one lease of etcd, which all of its holders renew. The owner's key, which is under that lease,
-// lists them. A holder that dies stays in the list, so that the lease then ends LeaseTTL after the last renewal.
+// An owner's lease is one lease of etcd, which all processes that hold it renew. The owner's key, which is under that
+// lease, lists them. A process that dies stays in the list, so that the lease then ends LeaseTTL after the last renewal.
 
-// lease is one holder's part in the lease of an owner.
+const (
+	// mostAgain is how many entries one transaction writes again.
+	mostAgain = 16
+	// endTime bounds the question which entries were there when a lease ended.
+	endTime = 2 * time.Second
+)
+
+// lease is this process's part in the lease of an owner.
 type lease struct {
-	core   *core
-	owner  string
-	holder string
-	ctx    context.Context
-	stop   func() // closes the lease; the second call does nothing
+	*core
+	owner   string
+	id      string // of this process among the holders
+	ctx     context.Context
+	cancel  context.CancelFunc
+	renewal sync.WaitGroup
+	turn    chan struct{} // has an element while the lease is renewed
+	lacking bool          // some of kept have to be written again; for who has the turn
 
-	id    int64                    // of etcd's lease; Hold and then renew have it
-	fence func() cluster.Condition // holds while the holder may write; nil for always
-
-	// kept are the values of the owner's entries, to write them again with another lease. core.mu guards it.
-	kept map[string][]byte
+	// core.mu guards the fields below.
+	users  int
+	record ownerRecord              // as it was known last; zero before the first renewal
+	fence  func() cluster.Condition // holds while the process may write; nil for always
+	kept   map[string][]byte        // the owner's entries that this process has written, to write them again
 }
 
-func (l *lease) Owner() string { return l.owner }
+// hold is one Hold of a lease.
+type hold struct {
+	*lease
+	close func()
+}
+
+func (h hold) Owner() string { return h.owner }
 
 // Files returns none: the keeper can't hold the lease, which gives taskapi LeaseTTL to come back.
-func (l *lease) Files() []*os.File { return nil }
+func (h hold) Files() []*os.File { return nil }
 
-func (l *lease) Close() error {
-	l.stop()
+func (h hold) Close() error {
+	h.close()
 	return nil
 }
 
@@ -50,7 +66,7 @@ func (s *Store) Hold(ctx context.Context, owner string) (cluster.Lease, error) {
 	return s.HoldFenced(ctx, owner, nil)
 }
 
-// HoldFenced is Hold for a holder that writes its entries again only while a condition holds.
+// HoldFenced is Hold for a process that writes the owner's entries again only while a condition holds.
 func (s *Store) HoldFenced(
 	ctx context.Context, owner string, fence func() cluster.Condition,
 ) (cluster.Lease, error) {
@@ -60,86 +76,166 @@ func (s *Store) HoldFenced(
 	if err := s.use(ctx); err != nil {
 		return nil, err
 	}
-	l := &lease{core: s.core, owner: owner, holder: rand.Text(), fence: fence, kept: map[string][]byte{}}
+	s.mu.Lock()
+	l := s.leases[owner]
+	if l == nil {
+		l = &lease{core: s.core, owner: owner, id: rand.Text(), turn: make(chan struct{}, 1), kept: map[string][]byte{}}
+		l.ctx, l.cancel = context.WithCancel(s.ctx)
+		s.leases[owner] = l
+		l.renewal.Go(l.run)
+	}
+	l.users++
+	s.users++
+	if fence != nil {
+		l.fence = fence
+	}
+	s.mu.Unlock()
+	h := hold{l, sync.OnceFunc(l.release)}
 	whole, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
-	if err := l.join(whole); err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, unavailable(err)
+	if err := l.renew(whole); err != nil {
+		h.close()
+		return nil, s.failure(ctx, err)
 	}
-	renewing, cancel := context.WithCancel(s.ctx)
-	l.ctx = renewing
-	var ended sync.WaitGroup
-	l.stop = sync.OnceFunc(func() {
-		cancel()
-		ended.Wait()
-		l.end()
-	})
-	s.mu.Lock()
-	s.users++
-	s.holds[l] = struct{}{}
-	l.adoptLocked()
-	s.mu.Unlock()
-	ended.Go(l.renew)
-	return l, nil
+	return h, nil
 }
 
-// join makes this holder one of the owner's lease.
-func (l *lease) join(ctx context.Context) error {
-	for range attempts {
-		if err := l.core.sync(ctx); err != nil {
+// release ends one Hold. The last one of this process ends its part in the lease.
+func (l *lease) release() {
+	c := l.core
+	defer c.leave()
+	c.mu.Lock()
+	l.users--
+	last := l.users == 0
+	if last {
+		delete(c.leases, l.owner)
+	}
+	c.mu.Unlock()
+	if last {
+		l.cancel()
+		l.renewal.Wait()
+		l.end()
+	}
+}
+
+// run renews the lease until it is released.
+func (l *lease) run() {
+	for pause := renewInterval; ; {
+		l.sleep(l.ctx, pause)
+		if l.ctx.Err() != nil {
+			return
+		}
+		pause = renewInterval
+		if l.renew(l.ctx) != nil {
+			pause = lastPause/2 + mathrand.N(lastPause)
+		}
+	}
+}
+
+// renew renews the lease, or begins it. If it has ended, another one gets its entries.
+func (l *lease) renew(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	l.mu.RLock()
+	record := l.record
+	l.mu.RUnlock()
+	if record.Lease != 0 {
+		ttl, err := l.client.KeepAlive(ctx, record.Lease)
+		if err != nil || ttl > 0 && !l.lacking {
 			return err
 		}
-		l.core.mu.RLock()
-		record, there := l.core.owners[l.owner]
-		l.core.mu.RUnlock()
-		compare := client.Compare{Key: l.core.key(owners, l.owner), Target: "MOD", Mod: record.modify}
+		if ttl == 0 {
+			l.forget(ctx, record)
+			l.lacking, record = true, ownerRecord{}
+		}
+	}
+	if record.Lease == 0 {
+		if err := l.join(ctx); err != nil {
+			return err
+		}
+	}
+	if l.lacking {
+		if err := l.restore(ctx); err != nil {
+			return err
+		}
+		l.lacking = false
+	}
+	return nil
+}
+
+// join makes this process a holder of the owner's lease.
+func (l *lease) join(ctx context.Context) error {
+	var record ownerRecord // of the lease that there is
+	for range attempts {
+		next, begins := record, record.Lease == 0
 		var err error
-		if there {
+		if begins {
+			next = ownerRecord{Lease: newLeaseID()}
+			err = l.client.Grant(ctx, next.Lease, LeaseTTL)
+		} else {
 			var ttl time.Duration
-			if ttl, err = l.core.client.KeepAlive(ctx, record.Lease); err == nil && ttl == 0 {
-				l.core.sleep(ctx, searchPause) // it has just ended
+			if ttl, err = l.client.KeepAlive(ctx, next.Lease); err == nil && ttl == 0 {
+				l.sleep(ctx, searchPause) // it has just ended
+				record = ownerRecord{}
 				continue
 			}
-		} else {
-			record = ownerRecord{Lease: newLeaseID()}
-			err = l.core.client.Grant(ctx, record.Lease, LeaseTTL)
 		}
 		if err != nil {
 			return err
 		}
-		record.Holders = append(slices.Clone(record.Holders), l.holder)
-		done, err := l.write(ctx, record, compare)
+		next.Holders = append(slices.Clone(next.Holders), l.id)
+		done, now, err := l.write(ctx, next)
 		if done {
-			l.id = record.Lease
+			l.mu.Lock()
+			l.record = now
+			l.mu.Unlock()
 			return nil
 		}
-		if !there {
-			_ = l.core.client.Revoke(ctx, record.Lease) // else it ends by itself
+		if begins {
+			_ = l.client.Revoke(ctx, next.Lease) // else it ends by itself
 		}
 		if err != nil && !client.IsNoLease(err) {
 			return err
 		}
+		record = now
 	}
 	return errors.New("others change the lease all the time")
 }
 
-// write writes the record of the owner's lease if the condition holds. A record without holders is deleted: nobody
-// joins a lease that is about to end.
-func (l *lease) write(ctx context.Context, record ownerRecord, compare client.Compare) (bool, error) {
-	sealed, err := l.core.sealOwner(l.owner, record)
+// write writes the record of the owner's lease if nobody has changed it since, and returns it as it is then. A record
+// without holders is deleted: nobody joins a lease that is about to end.
+func (l *lease) write(ctx context.Context, r ownerRecord) (done bool, now ownerRecord, err error) {
+	key := l.key(owners, l.owner)
+	sealed, err := l.sealOwner(l.owner, r)
 	if err != nil {
-		return false, err
+		return false, now, err
 	}
-	op := client.Op{Put: &client.Put{Key: compare.Key, Value: sealed, Lease: record.Lease}}
-	if len(record.Holders) == 0 {
-		op = client.Op{Delete: &client.Delete{Key: compare.Key}}
+	op := client.Op{Put: &client.Put{Key: key, Value: sealed, Lease: r.Lease}}
+	if len(r.Holders) == 0 {
+		op = client.Op{Delete: &client.Delete{Key: key}}
 	}
-	answer, err := l.core.client.Txn(ctx, client.Txn{Compare: []client.Compare{compare},
-		Success: []client.Op{op, l.core.headOp(rand.Text())}})
-	return err == nil && answer.Succeeded, err
+	answer, err := l.client.Txn(ctx, client.Txn{
+		Compare: []client.Compare{{Key: key, Target: "MOD", Mod: r.modify}},
+		Success: []client.Op{op},
+		Failure: []client.Op{{Range: &client.RangeRequest{Key: key}}},
+	})
+	switch {
+	case err != nil:
+		return false, now, err
+	case answer.Succeeded:
+		r.modify = answer.Header.Revision
+		if r.create == 0 {
+			r.create = r.modify
+		}
+		return true, r, nil
+	case len(answer.Responses) > 0 && len(answer.Responses[0].Range.KVs) > 0:
+		now, err = l.openOwner(l.owner, answer.Responses[0].Range.KVs[0])
+	}
+	return false, now, err
 }
 
 func newLeaseID() int64 {
@@ -148,126 +244,95 @@ func newLeaseID() int64 {
 	return int64(binary.BigEndian.Uint64(b[:])>>1) | 1
 }
 
-// renew renews the lease until it is closed. If the lease has ended, it begins another one.
-func (l *lease) renew() {
-	pause, whole := renewInterval, true // whole says that no entry is to be written again
-	for {
-		l.core.sleep(l.ctx, pause)
-		if l.ctx.Err() != nil {
-			return
-		}
-		ttl, err := l.core.client.KeepAlive(l.ctx, l.id)
-		switch {
-		case err != nil:
-			pause = lastPause/2 + mathrand.N(lastPause)
-		case ttl > 0 && whole:
-			pause = renewInterval
-		default:
-			pause = renewInterval
-			if whole = l.again(ttl > 0) == nil; !whole {
-				pause = lastPause/2 + mathrand.N(lastPause)
+// restore writes the entries again that ended with a lease.
+func (l *lease) restore(ctx context.Context) error {
+	l.mu.RLock()
+	kept, fence := maps.Clone(l.kept), l.fence
+	l.mu.RUnlock()
+	for keys := range slices.Chunk(slices.Sorted(maps.Keys(kept)), mostAgain) {
+		for len(keys) > 0 {
+			var txn cluster.Txn
+			for _, key := range keys {
+				txn.If = append(txn.If, cluster.Condition{Key: key})
+				txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: kept[key], Lease: l.owner})
 			}
-		}
-	}
-}
-
-// again writes the entries again that ended with a lease, with another one. joined says that there is the other one.
-func (l *lease) again(joined bool) error {
-	if !joined {
-		if err := l.join(l.ctx); err != nil {
-			return err
-		}
-	}
-	l.core.mu.RLock()
-	var missing []cluster.Operation
-	for key, value := range l.kept {
-		if l.core.table.Get(key) == nil {
-			missing = append(missing, cluster.Operation{Key: key, Value: value, Lease: l.owner})
-		}
-	}
-	l.core.mu.RUnlock()
-	for _, op := range missing {
-		txn := cluster.Txn{If: []cluster.Condition{{Key: op.Key}}, Then: []cluster.Operation{op}}
-		if l.fence != nil {
-			txn.If = append(txn.If, l.fence())
-		}
-		_, err := l.core.commit(l.ctx, txn)
-		if err != nil && !cluster.IsConflict(err) {
-			return fmt.Errorf("write %q again: %w", op.Key, err)
+			if fence != nil {
+				txn.If = append(txn.If, fence())
+			}
+			_, err := l.commit(ctx, txn)
+			conflict, ok := errors.AsType[*cluster.ConflictError](err)
+			if err == nil || ok && !slices.Contains(keys, conflict.Entry.Key) { // another machine has the claim
+				break
+			}
+			if !ok {
+				return fmt.Errorf("write %q again: %w", keys, err)
+			}
+			keys = slices.DeleteFunc(keys, func(key string) bool { return key == conflict.Entry.Key }) // somebody was first
 		}
 	}
 	return nil
 }
 
-// noteLocked keeps the owner's entries as one revision changes them. The end of the lease deletes the owner's key, too,
-// and takes nothing away. core.mu is held.
-func (l *lease) noteLocked(changes []*table.Change[value]) {
-	ended := slices.ContainsFunc(changes, func(c *table.Change[value]) bool {
-		return c.Delete && c.Key == table.LeaseKey(l.owner)
-	})
-	for _, change := range changes {
-		switch {
-		case !change.Delete && change.Lease == l.owner:
-			l.kept[change.Key] = change.Value.bytes
-		case change.Delete && ended:
-		default:
-			delete(l.kept, change.Key)
-		}
-	}
-}
-
-// adoptLocked keeps the owner's entries of the table. core.mu is held.
-func (l *lease) adoptLocked() {
-	if l.core.table.Lease(l.owner) > 0 {
-		clear(l.kept)
-	}
-	for _, e := range l.core.table.Entries() {
-		if e.Lease == l.owner {
-			l.kept[e.Key] = e.Value.bytes
-		}
-	}
-}
-
-// end ends this holder's part. The last one ends the lease, with its entries. If etcd is away, the lease ends by
-// itself.
-func (l *lease) end() {
-	c := l.core
-	c.mu.Lock()
-	delete(c.holds, l)
-	c.mu.Unlock()
-	defer c.leave()
-	ctx, cancel := context.WithTimeout(c.ctx, lastPause)
+// forget removes entries from those to be written again that were no longer there when the lease ended: others have
+// deleted them. If etcd does not know, they are written again.
+func (l *lease) forget(ctx context.Context, ended ownerRecord) {
+	ctx, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()
-	for range attempts {
-		if c.sync(ctx) != nil {
-			return
-		}
-		c.mu.RLock()
-		record, there := c.owners[l.owner]
-		c.mu.RUnlock()
-		at := slices.Index(record.Holders, l.holder)
-		if !there || at < 0 {
-			return
-		}
-		record.Holders = slices.Delete(slices.Clone(record.Holders), at, at+1)
-		compare := client.Compare{Key: c.key(owners, l.owner), Target: "MOD", Mod: record.modify}
-		done, err := l.write(ctx, record, compare)
-		if err != nil {
-			return
-		}
-		if done && len(record.Holders) == 0 {
-			l.revoke(ctx, record.Lease)
-		}
-		if done {
-			return
-		}
-	}
-}
-
-// revoke ends etcd's lease, and makes readers wait for that.
-func (l *lease) revoke(ctx context.Context, id int64) {
-	if l.core.client.Revoke(ctx, id) != nil {
+	l.mu.RLock()
+	keys := slices.Collect(maps.Keys(l.kept))
+	l.mu.RUnlock()
+	if len(keys) == 0 {
 		return
 	}
-	_, _ = l.core.client.Txn(ctx, client.Txn{Success: []client.Op{l.core.headOp(rand.Text())}})
+	at, err := l.endOf(ctx, ended)
+	if err != nil {
+		return
+	}
+	for _, key := range keys {
+		found, err := l.find(ctx, client.RangeRequest{Key: l.core.key(entries, key), Revision: at - 1, KeysOnly: true})
+		if err == nil && len(found.KVs) == 0 {
+			l.mu.Lock()
+			delete(l.kept, key)
+			l.mu.Unlock()
+		}
+	}
+}
+
+// endOf returns the revision with which a lease has ended.
+func (l *lease) endOf(ctx context.Context, ended ownerRecord) (uint64, error) {
+	key := l.key(owners, l.owner)
+	w, err := l.client.Watch(ctx, string(key), ended.modify+1)
+	if err != nil {
+		return 0, err
+	}
+	defer w.Close(false)
+	for {
+		r, err := w.Next()
+		if err != nil || r.Canceled {
+			return 0, errors.Join(err, errors.New("etcd does not know any more"))
+		}
+		for _, e := range r.Events {
+			if string(e.KV.Key) == string(key) && e.Deleted() {
+				return e.KV.ModRevision, nil
+			}
+		}
+	}
+}
+
+// end ends this process's part. The last one ends the lease, with its entries. If etcd is away, the lease ends by
+// itself.
+func (l *lease) end() {
+	ctx, cancel := context.WithTimeout(l.core.ctx, lastPause)
+	defer cancel()
+	for record := l.record; record.Lease != 0; {
+		record.Holders = slices.DeleteFunc(slices.Clone(record.Holders), func(id string) bool { return id == l.id })
+		done, now, err := l.write(ctx, record)
+		if done && len(record.Holders) == 0 {
+			_ = l.client.Revoke(ctx, record.Lease)
+		}
+		if done || err != nil || !slices.Contains(now.Holders, l.id) {
+			return
+		}
+		record = now
+	}
 }

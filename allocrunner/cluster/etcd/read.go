@@ -1,8 +1,10 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"taskapi/allocrunner/cluster"
@@ -10,31 +12,32 @@ import (
 	"taskapi/allocrunner/cluster/internal/table"
 )
 
-// question asks etcd for the index of the latest Commit. All who begin to wait before it is asked share it.
+// question is a read of etcd. All who begin to wait before it is asked share it.
 type question struct {
 	answered chan struct{}
 	asked    time.Time
-	index    uint64
+	found    client.RangeResponse
 	err      error
 }
 
 // ask returns a question that is asked after the call, with its answer.
-func (c *core) ask(ctx context.Context) (*question, error) {
+func (c *core) ask(ctx context.Context, r client.RangeRequest) (*question, error) {
+	id := string(r.Key) + "\x00" + string(r.End)
 	c.asking.Lock()
-	q := c.asking.next
+	q := c.asking.next[id]
 	if q == nil {
 		q = &question{answered: make(chan struct{})}
 		c.mu.Lock()
 		ended := c.users == 0
 		if !ended {
-			c.work.Go(func() { c.answer(q) })
+			c.work.Go(func() { c.answer(q, id, r) })
 		}
 		c.mu.Unlock()
 		if ended {
 			c.asking.Unlock()
 			return nil, errClosed
 		}
-		c.asking.next = q
+		c.asking.next[id] = q
 	}
 	c.asking.Unlock()
 	select {
@@ -45,7 +48,7 @@ func (c *core) ask(ctx context.Context) (*question, error) {
 	}
 }
 
-func (c *core) answer(q *question) {
+func (c *core) answer(q *question, id string, r client.RangeRequest) {
 	defer close(q.answered)
 	select {
 	case c.asking.turn <- struct{}{}:
@@ -53,61 +56,117 @@ func (c *core) answer(q *question) {
 	case <-c.ctx.Done():
 	}
 	c.asking.Lock()
-	c.asking.next = nil
+	delete(c.asking.next, id)
 	c.asking.Unlock()
-	c.mu.RLock()
-	known := c.table.Index
-	c.mu.RUnlock()
 	ctx, cancel := context.WithTimeout(c.ctx, arriveTimeout)
 	defer cancel()
 	q.asked = time.Now()
-	found, err := c.client.Range(ctx, client.RangeRequest{Key: c.key(head, "")})
-	if err == nil {
-		err = c.checkHeader(found.Header, known)
-	}
-	if len(found.KVs) > 0 {
-		q.index = found.KVs[0].ModRevision
-	}
-	q.err = err
+	q.found, q.err = c.find(ctx, r)
 }
 
-// sync waits until the table has every Commit that returned before the call.
-func (c *core) sync(ctx context.Context) error {
-	whole, cancel := context.WithTimeout(ctx, arriveTimeout)
-	defer cancel()
-	q, err := c.ask(whole)
-	if err == nil {
-		err = c.reach(whole, q.index)
+// Get returns an entry.
+func (s *Store) Get(ctx context.Context, key string) (cluster.Entry, uint64, error) {
+	if err := s.use(ctx); err != nil {
+		return cluster.Entry{}, 0, err
+	}
+	q, err := s.ask(ctx, client.RangeRequest{Key: s.key(entries, key)})
+	if err != nil {
+		return cluster.Entry{}, 0, s.failure(ctx, err)
+	}
+	return s.entry(key, q.found.KVs), q.found.Header.Revision, nil
+}
+
+// List returns entries.
+func (s *Store) List(ctx context.Context, span cluster.Span) (page cluster.Page, err error) {
+	began := time.Now()
+	v, err := s.view(ctx, span.Prefix)
+	if err != nil {
+		return page, err
+	}
+	defer v.leave()
+	if span.Local {
+		err = v.reachOwn(ctx)
+	} else {
+		err = v.failure(ctx, v.sync(ctx, began))
 	}
 	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return unavailable(err)
+		return page, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if until := q.asked.Add(cluster.FreshTime); until.After(c.fresh) {
-		c.fresh = until
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	all, more := v.table.List(span, alive)
+	page = cluster.Page{More: more, Index: v.table.Index, Entries: make([]cluster.Entry, 0, len(all))}
+	for _, e := range all {
+		found := e.Found(span.Cut(e.Value.bytes))
+		found.Damaged = e.Value.damaged
+		page.Entries = append(page.Entries, found)
 	}
-	return nil
+	return page, nil
 }
 
-// reach waits until the table has an index. If that takes long, the watch is begun again, at another endpoint.
-func (c *core) reach(ctx context.Context, index uint64) error {
+// FreshUntil returns until when the copy of a prefix counts as fresh.
+func (c *core) FreshUntil(prefix string) (until time.Time) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, v := range c.views {
+		if v.covers(prefix) && v.loaded {
+			until = v.asked.Add(cluster.FreshTime)
+		}
+	}
+	return until
+}
+
+// sync waits until the table has every Commit that returned before a time. It asks etcd how many entries there are, and
+// at which revision the latest of them was written: a table at that revision, or a later one, that has as many entries
+// has the same.
+func (v *view) sync(ctx context.Context, since time.Time) error {
+	v.mu.RLock()
+	already := !v.asked.Before(since) && !v.behind
+	v.mu.RUnlock()
+	if already {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, arriveTimeout)
+	defer cancel()
+	prefix := v.key(entries, v.prefix)
+	q, err := v.ask(ctx, client.RangeRequest{Key: prefix, End: client.PrefixEnd(string(prefix)), Limit: 1, KeysOnly: true,
+		Order: "DESCEND", Target: "MOD"})
+	if err != nil {
+		return err
+	}
+	var written uint64
+	if len(q.found.KVs) > 0 {
+		written = q.found.KVs[0].ModRevision
+	}
+	return v.reach(ctx, func() bool {
+		now := q.found.Header.Revision
+		if v.behind || v.table.Index < now && (v.table.Index < written || v.table.Len() != q.found.Count) {
+			return false
+		}
+		v.table.Index = max(v.table.Index, now) // nothing has changed up to there
+		if q.asked.After(v.asked) {
+			v.asked = q.asked
+		}
+		return true
+	})
+}
+
+// reach waits until there, which is called with core.mu held. If that takes long, the watch is begun again, at another
+// endpoint.
+func (v *view) reach(ctx context.Context, there func() bool) error {
 	began := time.Now()
 	late := time.NewTimer(lagTime)
 	defer late.Stop()
 	for {
-		c.mu.RLock()
-		at, changed, endWatch, heard, broken := c.table.Index, c.changed, c.endWatch, c.heard(), c.broken
-		err := c.failed
-		c.mu.RUnlock()
-		if broken != nil || at >= index {
+		v.mu.Lock()
+		reached, err, broken := there(), v.failed, v.broken
+		changed, endWatch, heard := v.changed, v.endWatch, v.heard()
+		v.mu.Unlock()
+		if broken != nil || reached {
 			return broken
 		}
 		if err == nil {
-			err = fmt.Errorf("changes up to index %d have not arrived", index)
+			err = fmt.Errorf("changes of %q have not arrived", v.prefix)
 		}
 		select {
 		case <-changed:
@@ -121,97 +180,92 @@ func (c *core) reach(ctx context.Context, index uint64) error {
 			late.Reset(2 * time.Since(began)) // a server that is busy sends all of it again
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", err, ctx.Err())
-		case <-c.ctx.Done():
+		case <-v.ctx.Done():
 			return errClosed
 		}
 	}
 }
 
 // reachOwn waits until the table has every Commit of this process, unless the watch is broken.
-func (c *core) reachOwn(ctx context.Context) error {
-	c.mu.RLock()
-	own, there := c.own, c.table.Index >= c.own || c.failed != nil
-	c.mu.RUnlock()
+func (v *view) reachOwn(ctx context.Context) error {
+	v.mu.RLock()
+	there := v.table.Index >= v.own || v.failed != nil
+	v.mu.RUnlock()
 	if there {
 		return nil
 	}
 	waiting, cancel := context.WithTimeout(ctx, lagTime)
 	defer cancel()
-	_ = c.reach(waiting, own) // what there is serves as well
+	_ = v.reach(waiting, func() bool { return v.table.Index >= v.own }) // what there is serves as well
 	return ctx.Err()
-}
-
-// read runs do with the table, which has every Commit that had returned, or with local at least all of this process.
-func (s *Store) read(ctx context.Context, local bool, do func()) error {
-	if err := s.use(ctx); err != nil {
-		return err
-	}
-	if !local || s.FreshUntil().IsZero() { // the first read of a process sees what others have done before
-		if err := s.sync(ctx); err != nil {
-			return err
-		}
-	} else if err := s.reachOwn(ctx); err != nil {
-		return err
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	do()
-	return nil
-}
-
-// Get returns an entry.
-func (s *Store) Get(ctx context.Context, key string) (e cluster.Entry, index uint64, err error) {
-	err = s.read(ctx, false, func() { e, index = s.getLocked(key), s.table.Index })
-	return e, index, err
-}
-
-func (c *core) getLocked(key string) cluster.Entry {
-	if e := c.table.Live(key, alive); e != nil {
-		return found(e, e.Value.bytes)
-	}
-	return cluster.Entry{Key: key}
-}
-
-func found(e *table.Entry[value], bytes []byte) cluster.Entry {
-	entry := e.Found(bytes)
-	entry.Damaged = e.Value.damaged
-	return entry
-}
-
-// List returns entries.
-func (s *Store) List(ctx context.Context, span cluster.Span) (page cluster.Page, err error) {
-	err = s.read(ctx, span.Local, func() {
-		all, more := s.table.List(span, alive)
-		page = cluster.Page{More: more, Index: s.table.Index, Entries: make([]cluster.Entry, 0, len(all))}
-		for _, e := range all {
-			page.Entries = append(page.Entries, found(e, span.Cut(e.Value.bytes)))
-		}
-	})
-	return page, err
 }
 
 // Watch waits for a change. It goes on waiting while etcd is away.
 func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (cluster.Changes, error) {
-	if err := s.use(ctx); err != nil {
+	v, err := s.view(ctx, prefix)
+	if err != nil {
 		return cluster.Changes{}, err
 	}
-	s.mu.RLock()
-	late := s.failed == nil && s.table.Changed(prefix, after)
-	s.mu.RUnlock()
+	defer v.leave()
+	v.mu.RLock()
+	late := v.failed == nil && v.table.Changed(prefix, after)
+	v.mu.RUnlock()
 	if late { // the caller gets all changes at once; one that goes on from the latest only waits
 		looking, cancel := context.WithTimeout(ctx, lagTime)
-		_ = s.sync(looking)
+		_ = v.sync(looking, time.Now())
 		cancel()
 	}
-	return s.table.Await(ctx, &s.mu, s.done, prefix, after, func() error {
-		select {
-		case <-s.done:
-			return errClosed
-		default:
+	for {
+		changes, err := v.table.Await(ctx, &v.mu, s.done, prefix, after, func() error {
+			select {
+			case <-s.done:
+				return errClosed
+			default:
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return v.broken
+		})
+		if err != nil || !changes.Gap {
+			return changes, err
 		}
-		if err := ctx.Err(); err != nil {
-			return err
+		if changes = v.missed(prefix, after); changes.Gap || len(changes.Keys) > 0 {
+			return changes, nil
 		}
-		return s.broken
+		after = changes.Index
+	}
+}
+
+// missed returns the changes after an index of which the view has heard nothing: what differs from the entries as they
+// were at that index. It is a gap when etcd has forgotten them, or can't be asked.
+func (v *view) missed(prefix string, after uint64) cluster.Changes {
+	before := map[string]bool{}
+	if after > 0 {
+		kvs, _, err := v.readAll(client.RangeRequest{Key: v.key(entries, prefix), Revision: after, KeysOnly: true})
+		if err != nil {
+			v.mu.RLock()
+			defer v.mu.RUnlock()
+			return cluster.Changes{Gap: true, Index: v.table.Index}
+		}
+		for _, kv := range kvs {
+			before[v.name(kv)] = true
+		}
+	}
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	changes := cluster.Changes{Index: v.table.Index}
+	now, _ := v.table.List(cluster.Span{Prefix: prefix}, alive)
+	now = slices.DeleteFunc(now, func(e *table.Entry[value]) bool {
+		delete(before, e.Key)
+		return e.ModifyIndex <= after
 	})
+	slices.SortStableFunc(now, func(a, b *table.Entry[value]) int { return cmp.Compare(a.ModifyIndex, b.ModifyIndex) })
+	for key := range before {
+		changes.Keys = append(changes.Keys, key)
+	}
+	for _, e := range now {
+		changes.Keys = append(changes.Keys, e.Key)
+	}
+	return changes
 }

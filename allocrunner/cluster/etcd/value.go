@@ -1,51 +1,51 @@
 package etcd
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/etcd/client"
 )
 
-// A value in etcd is sealed for its place: the kind of its key, and the name. Inside, a value of an entry has a byte
-// for the format, the index with which the entry was made (0: etcd's create_revision, 1: the revision of this version),
-// the length of the lease's owner, the owner, and the value.
-const formatEntry = 1
-
-// bornNow marks an entry that was deleted and written again by one commit.
-const bornNow = 1
+// A value in etcd is sealed for its place: the kind of its key, and the name. Inside, a value of an entry has two bytes
+// for the format, the length of the lease's owner, the owner, and the value.
+const formatEntry = "\x01\x00"
 
 var errFormat = errors.New("the value has a format that this version does not know")
 
-func (c *core) sealEntry(key, owner string, born uint64, value []byte) ([]byte, error) {
-	plain := []byte{formatEntry}
-	plain = binary.AppendUvarint(plain, born)
-	plain = binary.AppendUvarint(plain, uint64(len(owner)))
+func (c *core) sealEntry(key, owner string, value []byte) ([]byte, error) {
+	plain := binary.AppendUvarint([]byte(formatEntry), uint64(len(owner)))
 	plain = append(append(plain, owner...), value...)
 	return c.sealer.Seal(plain, entries+key)
 }
 
-func (c *core) openEntry(key string, sealed []byte) (owner string, born uint64, value []byte, err error) {
+func (c *core) openEntry(key string, sealed []byte) (owner string, value []byte, err error) {
 	plain, err := c.sealer.Open(sealed, entries+key)
 	if err != nil {
-		return "", 0, nil, err
+		return "", nil, err
 	}
-	if len(plain) == 0 || plain[0] != formatEntry {
-		return "", 0, nil, errFormat
+	rest, ok := bytes.CutPrefix(plain, []byte(formatEntry))
+	size, n := binary.Uvarint(rest)
+	if !ok || n <= 0 || size > cluster.MaxKeyBytes || size > uint64(len(rest)-n) {
+		return "", nil, errFormat
 	}
-	born, n := binary.Uvarint(plain[1:])
-	if n <= 0 {
-		return "", 0, nil, errFormat
+	rest = rest[n:]
+	return string(rest[:size]), rest[size:], nil
+}
+
+// entry returns the entry of a key.
+func (c *core) entry(key string, kvs []client.KV) cluster.Entry {
+	if len(kvs) == 0 {
+		return cluster.Entry{Key: key}
 	}
-	plain = plain[1+n:]
-	size, n := binary.Uvarint(plain)
-	if n <= 0 || size > cluster.MaxKeyBytes || size > uint64(len(plain)-n) {
-		return "", 0, nil, errFormat
-	}
-	plain = plain[n:]
-	return string(plain[:size]), born, plain[size:], nil
+	kv := kvs[0]
+	owner, value, err := c.openEntry(key, kv.Value)
+	return cluster.Entry{Key: key, Value: value, Lease: owner, Damaged: err != nil,
+		CreateIndex: min(kv.CreateRevision, kv.ModRevision), ModifyIndex: kv.ModRevision}
 }
 
 // ownerRecord is the value of an owner's key: the lease, and who holds the lease. The key has the lease itself: they
@@ -54,7 +54,7 @@ type ownerRecord struct {
 	Lease   int64    `json:"lease"`
 	Holders []string `json:"holders"`
 
-	create, modify uint64
+	create, modify uint64 // of the key
 }
 
 func (c *core) sealOwner(owner string, r ownerRecord) ([]byte, error) {
@@ -65,13 +65,14 @@ func (c *core) sealOwner(owner string, r ownerRecord) ([]byte, error) {
 	return c.sealer.Seal(plain, owners+owner)
 }
 
-func (c *core) openOwner(owner string, sealed []byte) (r ownerRecord, err error) {
-	plain, err := c.sealer.Open(sealed, owners+owner)
+func (c *core) openOwner(owner string, kv client.KV) (r ownerRecord, err error) {
+	plain, err := c.sealer.Open(kv.Value, owners+owner)
 	if err != nil {
 		return r, err
 	}
 	if err := json.Unmarshal(plain, &r); err != nil || r.Lease == 0 {
 		return r, fmt.Errorf("the record of the lease of %q is damaged: %w", owner, errFormat)
 	}
+	r.create, r.modify = kv.CreateRevision, kv.ModRevision
 	return r, nil
 }

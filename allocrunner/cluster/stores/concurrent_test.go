@@ -189,7 +189,7 @@ func modelConflict(model map[string]cluster.Entry, txn cluster.Txn) *cluster.Ent
 func modelApply(model map[string]cluster.Entry, txn cluster.Txn, index uint64) map[string]cluster.Entry {
 	next := maps.Clone(model)
 	for _, op := range txn.Then {
-		before, was := next[op.Key]
+		before, was := model[op.Key]
 		switch {
 		case op.Delete:
 			delete(next, op.Key)

@@ -98,6 +98,9 @@ func testStore(t *testing.T, kind Kind) {
 		{"linearizable", testLinearizable},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if test.name == "full" && kind == etcdKind {
+				t.Skip("etcd has a quota of its own")
+			}
 			t.Parallel()
 			test.run(t, place(t, kind))
 		})
@@ -173,7 +176,7 @@ func testTransactions(t *testing.T, open opener) {
 		clustertest.Set("again", "y")))
 	wantEntry(t, b, "one", "1", i, i)
 	wantEntry(t, b, "two", "2", i, i)
-	wantEntry(t, b, "again", "y", i, i)
+	wantEntry(t, b, "again", "y", before, i)
 	if got, want := keys(clustertest.List(t, b, cluster.Span{}).Entries), []string{"again", "one",
 		"two"}; !slices.Equal(got, want) || i != before+1 {
 		t.Errorf("at %d, after %d: %q, want %q", i, before, got, want)

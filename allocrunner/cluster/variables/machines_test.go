@@ -11,7 +11,7 @@ import (
 // sharedStore is a store of several machines.
 type sharedStore struct{ cluster.Store }
 
-func (sharedStore) FreshUntil() time.Time { return time.Now() }
+func (sharedStore) FreshUntil(string) time.Time { return time.Now() }
 
 // TestLocksOfSeveralMachines: a lock lives while its holder renews it. When the holder's machine dies, the lock ends
 // for each of the others, however many look at it, and not before its time.

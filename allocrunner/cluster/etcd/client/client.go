@@ -351,7 +351,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) (*Watch,
 	late := time.AfterFunc(c.timeout, stop)
 	response, _, err := c.send(ctx, int(at), "watch", body)
 	if err == nil {
-		lines := bufio.NewReaderSize(response.Body, 64<<10)
+		lines := bufio.NewReaderSize(response.Body, 4<<10)
 		w := &Watch{client: c, at: at, body: response.Body, lines: lines, stop: stop}
 		var first WatchResponse
 		if first, err = w.Next(); err == nil && late.Stop() && first.Created {

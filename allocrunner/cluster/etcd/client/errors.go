@@ -52,6 +52,12 @@ func isOldToken(message string) bool {
 // IsNoLease reports whether a lease has ended.
 func IsNoLease(err error) bool { return is(err, codeNotFound) }
 
+// IsCompacted reports whether etcd has forgotten a revision.
+func IsCompacted(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && strings.Contains(e.Message, "compacted")
+}
+
 // IsNoSpace reports whether etcd has no room for more.
 func IsNoSpace(err error) bool {
 	e, ok := errors.AsType[*Error](err)

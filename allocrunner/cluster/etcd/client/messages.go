@@ -24,6 +24,9 @@ type RangeRequest struct {
 	End      []byte `json:"range_end,omitempty"`
 	Limit    int    `json:"limit,string,omitempty"`
 	Revision uint64 `json:"revision,string,omitempty"`
+	KeysOnly bool   `json:"keys_only,omitempty"`
+	Order    string `json:"sort_order,omitempty"`  // ASCEND or DESCEND
+	Target   string `json:"sort_target,omitempty"` // such as MOD
 	Count    bool   `json:"count_only,omitempty"`
 }
 
@@ -57,20 +60,31 @@ type Delete struct {
 
 // Op is one operation of a transaction.
 type Op struct {
-	Put    *Put    `json:"request_put,omitempty"`
-	Delete *Delete `json:"request_delete_range,omitempty"`
+	Put    *Put          `json:"request_put,omitempty"`
+	Delete *Delete       `json:"request_delete_range,omitempty"`
+	Range  *RangeRequest `json:"request_range,omitempty"`
 }
 
-// Txn applies its operations if all conditions hold.
+// Txn applies its operations: Success if all conditions hold, else Failure.
 type Txn struct {
 	Compare []Compare `json:"compare,omitempty"`
 	Success []Op      `json:"success,omitempty"`
+	Failure []Op      `json:"failure,omitempty"`
 }
 
-// TxnResponse says whether the conditions held.
+// TxnResponse says whether the conditions held, and has the answer to each operation.
 type TxnResponse struct {
-	Header    Header `json:"header"`
-	Succeeded bool   `json:"succeeded"`
+	Header    Header       `json:"header"`
+	Succeeded bool         `json:"succeeded"`
+	Responses []OpResponse `json:"responses"`
+}
+
+// OpResponse answers one operation.
+type OpResponse struct {
+	Range  RangeResponse `json:"response_range"`
+	Delete struct {
+		Deleted int `json:"deleted,string"`
+	} `json:"response_delete_range"`
 }
 
 type leaseRequest struct {

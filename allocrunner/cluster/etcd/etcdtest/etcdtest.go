@@ -48,10 +48,9 @@ func Config(nodes ...*Node) etcd.Config {
 		c.Endpoints = append(c.Endpoints, "http://"+n.Client)
 	}
 	return etcd.Config{
-		Prefix:   "test/",
-		MaxBytes: 16 << 20, // etcd's gateway takes long to pass on as much as cluster.MaxBytes
-		Client:   func() (client.Config, error) { return c, nil },
-		Sealer:   func(purpose string) (cluster.Sealer, error) { return Sealer(purpose), nil },
+		Prefix: "test/",
+		Client: func() (client.Config, error) { return c, nil },
+		Sealer: func(purpose string) (cluster.Sealer, error) { return Sealer(purpose), nil },
 	}
 }
 

@@ -31,13 +31,8 @@ func (t *Table[V]) Plan(txn cluster.Txn, live func(lease uint64) bool) (writes [
 			}
 			w.LeaseIndex = lease
 		}
-		if before, ok := last[op.Key]; ok {
-			w.CreateIndex = before.CreateIndex
-		} else if e := t.Live(op.Key, live); e != nil {
+		if e := t.Live(op.Key, live); e != nil && !w.Delete {
 			w.CreateIndex = e.CreateIndex
-		}
-		if w.Delete {
-			w.CreateIndex = 0
 		}
 		last[op.Key] = w
 	}

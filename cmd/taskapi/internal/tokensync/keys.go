@@ -114,7 +114,7 @@ func AllKeys(ctx context.Context, store cluster.Store, own []byte) []byte {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime/2)
 	defer cancel()
 	page, err := store.List(ctx, cluster.Span{Prefix: keysPrefix, Local: true})
-	if f, ok := cluster.As[cluster.Fresher](store); err != nil || ok && !time.Now().Before(f.FreshUntil()) {
+	if f, ok := cluster.As[cluster.Fresher](store); err != nil || ok && !time.Now().Before(f.FreshUntil(keysPrefix)) {
 		return own
 	}
 	known := map[string]bool{}

@@ -40,7 +40,7 @@ func (l *link) List(ctx context.Context, span cluster.Span) (cluster.Page, error
 	return l.Store.List(ctx, span)
 }
 
-func (l *link) FreshUntil() time.Time {
+func (l *link) FreshUntil(string) time.Time {
 	if l.stale.Load() {
 		return time.Now().Add(-time.Second)
 	}

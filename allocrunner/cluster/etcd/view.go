@@ -1,0 +1,363 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/etcd/client"
+	"taskapi/allocrunner/cluster/internal/table"
+)
+
+const (
+	// compareInterval is how often a copy is compared with etcd while nobody reads.
+	compareInterval = cluster.FreshTime / 2
+	// idleTime is how long a copy is kept that nobody reads or watches.
+	idleTime = 10 * time.Minute
+	// lagTime is how long the watch may be silent while a change has to arrive. Then it is begun again.
+	lagTime = 2 * time.Second
+	// silenceTimeout is how long a reader waits for a change while nothing arrives.
+	silenceTimeout = 10 * time.Second
+
+	// mostViews is how many copies a process has before it takes one copy for all keys that begin alike.
+	mostViews = 8
+	// The bounds of a page. The next page has more entries after a small one.
+	firstPage, lastPage = 64, 4096
+	smallPage           = 1 << 20
+	// The copy may exceed the bounds a little, since several machines write at once.
+	maxEntries, maxBytes = cluster.MaxEntries * 5 / 4, cluster.MaxBytes * 5 / 4
+)
+
+var errTooMuch = errors.New("etcd has more below this prefix than a process may keep")
+
+// view is a copy of all entries with a prefix. What its table has is what etcd had at the revision table.Index.
+type view struct {
+	*core
+	prefix string
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	// core.mu guards the fields below.
+	table    *table.Table[value]
+	loaded   bool             // the table has been read
+	behind   bool             // it has to be read again
+	failed   error            // why the table can't be kept up to date; nil when it can
+	asked    time.Time        // the table has every Commit that returned before this time
+	own      uint64           // the index of this process's latest Commit to such an entry
+	users    int              // calls that use the view
+	used     time.Time        // when the latest of them ended
+	changed  chan struct{}    // closed and replaced with each change of these fields
+	endWatch func()           // begins the watch again, at another endpoint
+	heard    func() time.Time // when something of the watch arrived last
+}
+
+// value is what the table has of an entry's value.
+type value struct {
+	bytes   []byte
+	damaged bool
+}
+
+// alive is for the table: etcd deletes the entries of a lease that ends.
+func alive(uint64) bool { return true }
+
+// view returns a copy that has all entries with a prefix, once it has been read. The caller leaves it.
+func (s *Store) view(ctx context.Context, prefix string) (*view, error) {
+	if err := s.use(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	if s.users == 0 {
+		s.mu.Unlock()
+		return nil, errClosed
+	}
+	v := s.viewLocked(prefix)
+	v.users++
+	s.mu.Unlock()
+	if err := v.ready(ctx); err != nil {
+		v.leave()
+		return nil, err
+	}
+	return v, nil
+}
+
+func (c *core) viewLocked(prefix string) *view {
+	covers := func(v *view) bool { return v.covers(prefix) }
+	at := slices.IndexFunc(c.views, covers)
+	if at < 0 && len(c.views) >= mostViews {
+		root, _, slash := strings.Cut(prefix, "/")
+		if prefix = root + "/"; !slash {
+			prefix = ""
+		}
+		at = slices.IndexFunc(c.views, covers)
+	}
+	if at >= 0 {
+		return c.views[at]
+	}
+	v := &view{core: c, prefix: prefix, table: table.New[value](), changed: make(chan struct{}), endWatch: func() {},
+		heard: time.Now}
+	v.ctx, v.cancel = context.WithCancel(c.ctx)
+	c.views = append(c.views, v)
+	c.work.Go(v.run)
+	c.work.Go(v.compare)
+	return v
+}
+
+// covers reports whether the view has all entries with a prefix.
+func (v *view) covers(prefix string) bool { return strings.HasPrefix(prefix, v.prefix) }
+
+// leave ends a call's use of the view.
+func (v *view) leave() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.users--
+	v.used = time.Now()
+}
+
+// ready waits until the table has been read, or can't be.
+func (v *view) ready(ctx context.Context) error {
+	for {
+		v.mu.RLock()
+		loaded, err, broken, changed := v.loaded, v.failed, v.broken, v.changed
+		v.mu.RUnlock()
+		switch {
+		case broken != nil || loaded:
+			return broken
+		case err != nil:
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-v.core.ctx.Done():
+			return errClosed
+		}
+	}
+}
+
+// announceLocked wakes those who wait for a change of the view.
+func (v *view) announceLocked() {
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+// run keeps the table up to date until the view ends.
+func (v *view) run() {
+	pause := firstPause
+	for v.ctx.Err() == nil {
+		began := time.Now()
+		err := v.follow()
+		if time.Since(began) > lastPause {
+			pause = firstPause
+		}
+		v.mu.Lock()
+		v.failed = unavailable(err)
+		v.announceLocked()
+		v.mu.Unlock()
+		if errors.Is(err, errTooMuch) {
+			pause = fullPause
+		}
+		v.sleep(v.ctx, pause/2+rand.N(pause)) // many machines come back at the same time
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// compare compares the table with etcd again and again, so that it stays fresh and a watch that has died is noticed. It
+// ends a view that nobody uses.
+func (v *view) compare() {
+	defer v.cancel()
+	for {
+		v.sleep(v.ctx, compareInterval*3/4+rand.N(compareInterval/2))
+		if v.ctx.Err() != nil || v.endIdle(time.Now()) {
+			return
+		}
+		ctx, stop := context.WithTimeout(v.ctx, readTimeout)
+		_ = v.sync(ctx, time.Now().Add(-compareInterval/2)) // a failure shows in FreshUntil
+		stop()
+	}
+}
+
+// endIdle removes the view if nobody has used it for long. While etcd is away it stays.
+func (v *view) endIdle(now time.Time) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.users > 0 || now.Sub(v.used) < idleTime || v.loaded && v.failed != nil {
+		return false
+	}
+	v.views = slices.DeleteFunc(v.views, func(other *view) bool { return other == v })
+	return true
+}
+
+// follow reads the table where that is needed, and then changes it as the store changes, until that fails.
+func (v *view) follow() error {
+	v.mu.RLock()
+	read, broken := v.loaded && !v.behind, v.broken
+	v.mu.RUnlock()
+	if broken != nil {
+		return broken
+	}
+	if !read {
+		if err := v.load(); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(v.ctx)
+	defer cancel()
+	v.mu.RLock()
+	index := v.table.Index
+	v.mu.RUnlock()
+	w, err := v.client.Watch(ctx, string(v.key(entries, v.prefix)), index+1)
+	if err != nil {
+		return err
+	}
+	defer func() { w.Close(err != nil) }()
+	v.mu.Lock()
+	v.failed, v.endWatch, v.heard = nil, cancel, w.Heard
+	v.announceLocked()
+	v.mu.Unlock()
+	var events []client.Event
+	size := 0
+	for {
+		r, next := w.Next()
+		if err = next; err != nil {
+			return err
+		}
+		if r.Compacted > 0 {
+			v.mu.Lock()
+			v.behind = true
+			v.mu.Unlock()
+			return fmt.Errorf("etcd has forgotten changes after index %d", index)
+		}
+		if r.Canceled {
+			err = fmt.Errorf("etcd ends the watch: %.300q", r.Reason)
+			return err
+		}
+		for _, e := range r.Events {
+			size += len(e.KV.Key) + len(e.KV.Value)
+		}
+		if size > 2*cluster.MaxBytes {
+			return errTooMuch
+		}
+		if events = append(events, r.Events...); r.Fragment {
+			continue
+		}
+		if err = v.apply(events); err != nil {
+			return err
+		}
+		events, size = nil, 0
+	}
+}
+
+// load reads all entries.
+func (v *view) load() error {
+	asked := time.Now()
+	kvs, index, err := v.readAll(client.RangeRequest{Key: v.key(entries, v.prefix)})
+	if err != nil {
+		return err
+	}
+	changes := make([]*table.Change[value], 0, len(kvs))
+	for _, kv := range kvs {
+		changes = append(changes, v.change(kv))
+	}
+	next := table.New[value]()
+	next.Load(index, changes)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.table.Adopt(next, true)
+	v.loaded, v.behind, v.asked = true, false, asked
+	v.announceLocked()
+	return nil
+}
+
+// readAll reads all keys with the prefix that is the request's key, as they are at one revision. It returns the
+// revision, too.
+func (c *core) readAll(r client.RangeRequest) (all []client.KV, revision uint64, err error) {
+	prefix, size := string(r.Key), 0
+	r.End, r.Limit = client.PrefixEnd(prefix), firstPage
+	for {
+		page, err := c.find(c.ctx, r)
+		if err != nil {
+			return nil, 0, err
+		}
+		if r.Revision == 0 {
+			r.Revision = page.Header.Revision
+		}
+		read := 0
+		for _, kv := range page.KVs {
+			if string(kv.Key) < string(r.Key) || !strings.HasPrefix(string(kv.Key), prefix) || kv.ModRevision == 0 ||
+				kv.ModRevision > r.Revision {
+				return nil, 0, fmt.Errorf("etcd answers for %.100q with %.100q of revision %d", r.Key, kv.Key, kv.ModRevision)
+			}
+			r.Key = append(slices.Clip(kv.Key), 0)
+			read += len(kv.Key) + len(kv.Value)
+		}
+		size += read
+		all = append(all, page.KVs...)
+		if len(all) > maxEntries || size > maxBytes {
+			return nil, 0, fmt.Errorf("%w: %d keys and %d bytes, %q", errTooMuch, len(all), size, prefix)
+		}
+		if !page.More || len(page.KVs) == 0 {
+			return all, r.Revision, nil
+		}
+		if read < smallPage {
+			r.Limit = min(2*r.Limit, lastPage)
+		} else {
+			r.Limit = firstPage
+		}
+	}
+}
+
+// change returns the change that wrote an entry.
+func (v *view) change(kv client.KV) *table.Change[value] {
+	e := v.entry(v.name(kv), []client.KV{kv})
+	change := &table.Change[value]{Index: kv.ModRevision}
+	change.Meta = table.Meta{Key: e.Key, Lease: e.Lease, CreateIndex: e.CreateIndex, ModifyIndex: e.ModifyIndex,
+		Size: len(e.Value)}
+	change.Value = value{e.Value, e.Damaged}
+	return change
+}
+
+// name returns the key of the entry that a key of etcd has.
+func (c *core) name(kv client.KV) string {
+	return strings.TrimPrefix(string(kv.Key), c.config.Prefix+entries)
+}
+
+// apply changes the table as the store was changed.
+func (v *view) apply(events []client.Event) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for len(events) > 0 {
+		revision := events[0].KV.ModRevision
+		var changes []*table.Change[value]
+		n := 0
+		for ; n < len(events) && events[n].KV.ModRevision == revision; n++ {
+			e := &events[n]
+			if !strings.HasPrefix(string(e.KV.Key), string(v.key(entries, v.prefix))) {
+				continue
+			}
+			change := v.change(e.KV)
+			change.Delete = e.Deleted()
+			changes = append(changes, change)
+		}
+		if revision == 0 || revision == math.MaxUint64 || n < len(events) && events[n].KV.ModRevision < revision {
+			return fmt.Errorf("etcd reports changes in a wrong order: %d", revision)
+		}
+		if revision > v.table.Index {
+			v.table.Load(revision, changes)
+		}
+		events = events[n:]
+	}
+	v.known = max(v.known, v.table.Index)
+	v.announceLocked()
+	if v.table.Len() > maxEntries || v.table.Bytes() > maxBytes {
+		v.behind = true
+		return fmt.Errorf("%w: %d entries and %d bytes", errTooMuch, v.table.Len(), v.table.Bytes())
+	}
+	return nil
+}
