@@ -61,15 +61,10 @@ func keptPort(had []api.PortMapping, next *api.TaskGroup, label string) int {
 	return 0
 }
 
-// handedPorts returns the ports of sockets that an earlier version has left, as resources that an allocation has
-// already.
-func handedPorts(sockets []drivers.HeldSocket) *api.AllocatedResources {
-	if len(sockets) == 0 {
-		return nil
-	}
-	n := &api.NetworkResource{}
+// handedPorts returns the ports of sockets that an earlier version has left.
+func handedPorts(sockets []drivers.HeldSocket) (ports []api.PortMapping) {
 	for _, l := range sockets {
-		n.ReservedPorts = append(n.ReservedPorts, api.Port{Label: l.Name, Value: l.Port})
+		ports = append(ports, api.PortMapping{Label: l.Name, Value: l.Port})
 	}
-	return &api.AllocatedResources{Shared: api.AllocatedSharedResources{Networks: []*api.NetworkResource{n}}}
+	return ports
 }

@@ -69,12 +69,9 @@ func referable(alloc *api.Allocation, t *api.Task, user interfaces.User, node ap
 			hooks["NOMAD_TOKEN_"+id.Name] = later
 		}
 	}
-	group := alloc.GetTaskGroup()
-	var mappings []api.PortMapping
-	for _, n := range group.Networks {
-		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-			mappings = append(mappings, api.PortMapping{Label: p.Label, Value: 1, HostIP: later})
-		}
+	mappings := interfaces.Ports(interfaces.Networks(alloc.GetTaskGroup()))
+	for i := range mappings {
+		mappings[i].HostIP = later
 	}
 	return taskenv.New(taskenv.Config{Alloc: alloc, Ports: mappings, Node: node}).With(hooks).WithTask(taskenv.Task{
 		Task: t, User: user, Dir: interfaces.TaskDir{SharedDir: later, LocalDir: later, SecretsDir: later},

@@ -80,26 +80,23 @@ func (r *Runner) acquire(ctx context.Context) error {
 	}
 	r.resources.ports, r.resources.leases = reservation, r.cfg.Leases
 	r.resources.node = r.detectNode()
-	r.snapshots.Change(func(a *api.Allocation) { setResources(a, a.GetTaskGroup(), reservation) })
+	r.snapshots.Change(func(a *api.Allocation) { setResources(a, reservation) })
 	return nil
 }
 
-// reservePorts takes the group's ports: the same ones as an earlier runner, if there was one, and those of the sockets
-// that an earlier version has handed over.
+// reservePorts takes the ports of the group and its tasks: the same ones as an earlier runner, if there was one, and
+// those of the sockets that an earlier version has handed over.
 func (r *Runner) reservePorts(handed []drivers.HeldSocket) (*ports.Reservation, error) {
-	group := r.group()
 	cfg := ports.Config{
-		Networks: group.Networks,
+		Networks: interfaces.Networks(r.group()),
 		HostIP:   r.cfg.HostIP,
 		Owner:    r.cfg.Dir,
 	}
-	var reservation *ports.Reservation
-	var err error
+	had := handedPorts(handed)
 	if r.cfg.Saved != nil && r.cfg.Saved.Alloc.AllocatedResources != nil {
-		reservation, err = ports.Reacquire(cfg, r.cfg.Saved.Alloc.AllocatedResources)
-	} else {
-		reservation, err = ports.Reacquire(cfg, handedPorts(handed))
+		had = interfaces.AllocatedPorts(r.cfg.Saved.Alloc.AllocatedResources)
 	}
+	reservation, err := ports.Reacquire(cfg, had)
 	if err != nil {
 		return nil, err
 	}
@@ -210,15 +207,13 @@ func (r *Runner) taskEnv(alloc *api.Allocation, task *api.Task) *taskenv.Env {
 	return r.env(alloc).WithTask(taskenv.Task{Task: task, User: user, Dir: allocdir.Paths(r.cfg.Dir, task.Name)})
 }
 
-// ports returns the group's ports. For a runner that is never run, they are the ports that were granted before.
+// ports returns the ports of the group and its tasks, with the labels of interfaces.Networks. For a runner that is
+// never run, they are the ports that were granted before.
 func (r *Runner) ports() []api.PortMapping {
 	if r.resources.ports != nil {
 		return r.resources.ports.Mappings()
 	}
-	if granted := r.Alloc().AllocatedResources; granted != nil {
-		return granted.Shared.Ports
-	}
-	return nil
+	return interfaces.AllocatedPorts(r.Alloc().AllocatedResources)
 }
 
 // taskOf returns the task of that name in the allocation's group, nil for none.
@@ -233,7 +228,8 @@ func taskOf(alloc *api.Allocation, name string) *api.Task {
 
 // setResources fills in the resources that a scheduler would have granted: everything in the job file, and the ports'
 // numbers.
-func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
+func setResources(a *api.Allocation, p *ports.Reservation) {
+	g := a.GetTaskGroup()
 	disk := 0
 	if g.EphemeralDisk != nil {
 		disk = ptr.Deref(g.EphemeralDisk.SizeMB)
@@ -241,14 +237,10 @@ func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 	a.TaskResources = map[string]*api.Resources{}
 	had := a.AllocatedResources
 	a.Resources = &api.Resources{CPU: new(int), MemoryMB: new(int), MemoryMaxMB: new(int), Cores: new(int),
-		DiskMB: &disk, Networks: p.Networks()}
+		DiskMB: &disk}
 	a.AllocatedResources = &api.AllocatedResources{
-		Tasks: map[string]*api.AllocatedTaskResources{},
-		Shared: api.AllocatedSharedResources{
-			DiskMB:   int64(disk),
-			Networks: p.Networks(),
-			Ports:    p.Mappings(),
-		},
+		Tasks:  map[string]*api.AllocatedTaskResources{},
+		Shared: api.AllocatedSharedResources{DiskMB: int64(disk)},
 	}
 	for _, t := range g.Tasks {
 		wanted := *cmp.Or(t.Resources, api.DefaultResources())
@@ -267,6 +259,7 @@ func setResources(a *api.Allocation, g *api.TaskGroup, p *ports.Reservation) {
 		}
 		a.AllocatedResources.Tasks[t.Name] = own
 	}
+	interfaces.SetNetworks(a, p.Networks())
 }
 
 // allocate adds what the prerun hooks have reserved for the tasks to the allocation's resources.

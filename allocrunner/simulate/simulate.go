@@ -168,11 +168,9 @@ func (r *runner) start(ctx context.Context) error {
 // resolveServices finds the addresses of the services. Nothing listens at them: a port has its static number, or
 // the one that it leads to, or 0.
 func (r *runner) resolveServices() error {
-	var ports []api.PortMapping
-	for _, n := range r.group.Networks {
-		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-			ports = append(ports, api.PortMapping{Label: p.Label, Value: max(p.Value, p.To, 0)})
-		}
+	ports := interfaces.Ports(interfaces.Networks(r.group))
+	for i, p := range ports {
+		ports[i].Value = max(p.Value, p.To, 0)
 	}
 	resolver := services.Resolver{
 		Replace: func(task, s string) string {

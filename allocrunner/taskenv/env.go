@@ -45,7 +45,7 @@ type Config struct {
 	// Dir sets NOMAD_ALLOC_DIR, NOMAD_TASK_DIR and NOMAD_SECRETS_DIR, unless a path is empty.
 	Dir interfaces.TaskDir
 
-	// Ports are the group's.
+	// Ports are the group's and those of its tasks, with the labels of interfaces.Networks.
 	Ports []api.PortMapping
 
 	// Node is the machine. Its region is the job's.

@@ -68,6 +68,27 @@ func TestEnvironmentOfATask(t *testing.T) {
 	}
 }
 
+// TestTasksOwnNetwork: what a Nomad 2.0 client gives a task for its own network, and for another task's.
+func TestTasksOwnNetwork(t *testing.T) {
+	cfg := newConfig()
+	cfg.Ports = []api.PortMapping{
+		{Label: "main/web-ui", Value: 9, To: 80, HostIP: "::1"}, {Label: "a-b/http", Value: 8, HostIP: "127.0.0.1"},
+	}
+	got := varsOf(taskenv.New(cfg))
+	maps.DeleteFunc(got, func(name, _ string) bool {
+		return !strings.Contains(name, "web") && !strings.Contains(name, "http")
+	})
+	want := map[string]string{
+		"NOMAD_PORT_web_ui": "9", "NOMAD_HOST_PORT_web_ui": "9", "NOMAD_IP_web_ui": "::1",
+		"NOMAD_ADDR_web_ui":   "[::1]:9",
+		"NOMAD_IPv6_web-ui":   "::1",
+		"NOMAD_PORT_a_b_http": "8", "NOMAD_IP_a_b_http": "127.0.0.1", "NOMAD_ADDR_a_b_http": "127.0.0.1:8",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("variables of ports (-want +got):\n%s", diff)
+	}
+}
+
 func TestNothingOfOursLeaks(t *testing.T) {
 	t.Setenv("TASKAPI_OWN_SECRET", "x")
 	t.Setenv("PATH", "/only/ours")

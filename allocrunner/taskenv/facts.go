@@ -35,7 +35,11 @@ func addFacts(vars map[string]string, cfg Config) {
 		set(vars, "NOMAD_PARENT_CGROUP", cfg.Node.CgroupParent)
 	}
 	for _, p := range cfg.Ports {
-		addPort(vars, p)
+		if task, label, ok := strings.Cut(p.Label, "/"); ok {
+			addTaskPort(vars, p, label, cfg.Task != nil && cfg.Task.Name == task)
+		} else {
+			addPort(vars, p)
+		}
 	}
 }
 
@@ -107,6 +111,24 @@ func addPort(vars map[string]string, p api.PortMapping) {
 		vars[prefix+p.Label] = value
 		vars[cleanName(prefix+p.Label)] = value
 	}
+}
+
+// addTaskPort adds the variables of a port of a task's own network. Nomad doesn't map such a port. The other tasks have
+// the task's name in those variables, and no NOMAD_HOST_PORT_.
+func addTaskPort(vars map[string]string, p api.PortMapping, label string, own bool) {
+	port := strconv.Itoa(p.Value)
+	if own {
+		p.Label = label
+		vars[cleanName("NOMAD_HOST_PORT_"+label)] = port
+		if strings.Contains(p.HostIP, ":") {
+			vars["NOMAD_IPv6_"+label] = p.HostIP
+		} else {
+			vars["NOMAD_IPv4_"+label] = p.HostIP
+		}
+	}
+	vars[cleanName("NOMAD_PORT_"+p.Label)] = port
+	vars[cleanName("NOMAD_IP_"+p.Label)] = p.HostIP
+	vars[cleanName("NOMAD_ADDR_"+p.Label)] = net.JoinHostPort(p.HostIP, port)
 }
 
 // mergedMeta returns the meta of the job, with the group's and the task's on top.

@@ -30,7 +30,7 @@ func locked(hostIP string, port int) (*ports.Reservation, error) {
 // lockedFor locks it for an owner. A port lock that is not to be had is the error.
 func lockedFor(owner, hostIP string, port int) (*ports.Reservation, error) {
 	networks := static("x", port)
-	held := &api.AllocatedResources{Shared: api.AllocatedSharedResources{Networks: networks}}
+	held := []api.PortMapping{{Label: "x", Value: port}}
 	r, err := ports.Reacquire(ports.Config{HostIP: hostIP, Networks: networks, Owner: owner}, held)
 	if err == nil && len(r.Warnings()) > 0 {
 		err = r.Warnings()[0]

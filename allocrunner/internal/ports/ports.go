@@ -48,7 +48,7 @@ var (
 
 // Config says what to reserve.
 type Config struct {
-	// Networks are the group's. They are not changed.
+	// Networks are those of interfaces.Networks. They are not changed.
 	Networks []*api.NetworkResource
 
 	// HostIP is the address of the ports; empty is DefaultHostIP. Allocations may have the same port on different
@@ -78,11 +78,10 @@ type Reservation struct {
 // ErrPermission.
 func Allocate(cfg Config) (*Reservation, error) { return Reacquire(cfg, nil) }
 
-// Networks returns the group's networks with their address and the value of every port:
-// AllocatedResources.Shared.Networks.
+// Networks returns the networks with their address and the value of every port.
 func (r *Reservation) Networks() []*api.NetworkResource { return r.networks }
 
-// Mappings returns the group's ports: AllocatedResources.Shared.Ports. Static ports come first, as in Nomad.
+// Mappings returns the ports of the networks. Static ports come first, as in Nomad.
 func (r *Reservation) Mappings() []api.PortMapping { return r.mappings }
 
 // Privileged reports whether a static port can be bound only by root or with CAP_NET_BIND_SERVICE.
@@ -129,9 +128,9 @@ type allocator struct {
 }
 
 // Reacquire locks the ports of an earlier reservation again, for tasks that may be running and have them; held are the
-// allocation's resources at that time. It binds no sockets. A port lock that can't be taken again is one of Warnings. A
-// label that held does not have gets a port as from Allocate, with its errors.
-func Reacquire(cfg Config, held *api.AllocatedResources) (_ *Reservation, err error) {
+// ports of that time. It binds no sockets. A port lock that can't be taken again is one of Warnings. A label that held
+// does not have gets a port as from Allocate, with its errors.
+func Reacquire(cfg Config, held []api.PortMapping) (_ *Reservation, err error) {
 	cfg.HostIP = cmp.Or(cfg.HostIP, DefaultHostIP)
 	if cfg.First == 0 && cfg.Last == 0 {
 		cfg.First, cfg.Last = DefaultFirst, DefaultLast
@@ -146,10 +145,8 @@ func Reacquire(cfg Config, held *api.AllocatedResources) (_ *Reservation, err er
 	}
 	a := &allocator{Reservation: &Reservation{owner: cfg.Owner}, cfg: cfg, ip: ip, held: map[string]int{},
 		labels: map[string]bool{}}
-	for _, n := range cmp.Or(held, &api.AllocatedResources{}).Shared.Networks {
-		for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-			a.held[p.Label] = p.Value
-		}
+	for _, p := range held {
+		a.held[p.Label] = p.Value
 	}
 	if err := a.reserve(); err != nil {
 		a.Close()

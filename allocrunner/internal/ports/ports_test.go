@@ -278,20 +278,18 @@ func asStranger(t *testing.T, args ...string) *exec.Cmd {
 func TestReacquire(t *testing.T) {
 	cfg := ports.Config{Networks: dynamic("x", "y")}
 	first := newReservation(t, cfg)
-	held := &api.AllocatedResources{Shared: api.AllocatedSharedResources{Networks: first.Networks(),
-		Ports: first.Mappings()}}
 	want := first.Mappings()
 	first.Close()
 	l, err := listen(want[0].Value) // the task, which lived on
 	must.OK(t, err)
 	defer l.Close()
-	again, err := ports.Reacquire(cfg, held)
+	again, err := ports.Reacquire(cfg, want)
 	must.OK(t, err)
 	defer again.Close()
 	if diff := cmp.Diff(want, again.Mappings()); diff != "" {
 		t.Errorf("other ports than before (-want +got):\n%s", diff)
 	}
-	second, err := ports.Reacquire(cfg, held) // what cannot be locked again keeps nobody from going on with what runs
+	second, err := ports.Reacquire(cfg, want) // what cannot be locked again keeps nobody from going on with what runs
 	if err != nil || len(second.Warnings()) != 2 || !errors.Is(errors.Join(second.Warnings()...), ports.ErrTaken) {
 		t.Errorf("a second time: got %v, %v, want two warnings", second, err)
 	}

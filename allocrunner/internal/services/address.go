@@ -48,17 +48,18 @@ func (s Service) address(label, mode string, portless bool) (host string, port i
 	if !ValidAddressMode(mode) {
 		return "", 0, fmt.Errorf("address_mode is %q: %s", mode, AddressModeWords)
 	}
-	found, ok := FindPort(label, s.resolver.Ports)
+	found, ok := FindPort(s.Task, label, s.resolver.Ports)
 	if !ok && (label != "" || !portless) {
 		return "", 0, fmt.Errorf("port is %q: %s", label, PortWords)
 	}
 	return cmp.Or(s.text(s.written.Address), found.HostIP, s.resolver.HostIP, "127.0.0.1"), found.Value, nil
 }
 
-// FindPort returns the port with a label. A number that is no label is a port without an address.
-func FindPort(label string, ports []api.PortMapping) (found api.PortMapping, ok bool) {
+// FindPort returns the port with a label that a task, or the group for the empty name, may use. A number that is no
+// label is a port without an address.
+func FindPort(task, label string, ports []api.PortMapping) (found api.PortMapping, ok bool) {
 	for _, p := range ports {
-		if p.Label == label {
+		if p.Label == label || p.Label == task+"/"+label {
 			return p, true
 		}
 	}

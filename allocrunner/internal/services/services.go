@@ -20,7 +20,7 @@ type Resolver struct {
 	// does not change.
 	Replace func(task, s string) string
 
-	// Ports are the group's.
+	// Ports are the group's and those of its tasks, with the labels of interfaces.Networks.
 	Ports []api.PortMapping
 
 	// Job and Group are the values of ${JOB}, ${TASKGROUP} and ${BASE} in the name of a service. Without Job, such

@@ -94,7 +94,6 @@ var resourceRows = []row[api.Resources]{
 	{"resources iops", Warning, "operations on disks are not limited",
 		func(r *api.Resources) bool { return ptr.Deref(r.IOPS) > 0 }},
 	{"resources numa", Refused, "NUMA nodes are not chosen", nil},
-	{"resources network", Refused, "a task has no network of its own; put the block into the group", nil},
 }
 
 var resourceLimits = []limit[api.Resources]{

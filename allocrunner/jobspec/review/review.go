@@ -248,6 +248,7 @@ func (r *reviewer) groupLevel() {
 		}
 		r.environment("meta", g.Meta)
 		r.networks(g.Networks)
+		r.portsTogether()
 		r.volumes()
 		r.reviewServices(g.Services, nil)
 		r.restart(g.RestartPolicy)
@@ -307,6 +308,7 @@ func (r *reviewer) task(t *api.Task) {
 	if t.Resources != nil {
 		apply(r, resourceRows, t.Resources)
 		restrict(r, resourceLimits, t.Resources)
+		r.networks(t.Resources.Networks)
 		for _, d := range t.Resources.Devices {
 			if err := devices.CheckRequest(d); err != nil {
 				r.refuse("resources device", "%v", err)
@@ -333,7 +335,7 @@ func (r *reviewer) task(t *api.Task) {
 
 func (r *reviewer) networks(networks []*api.NetworkResource) {
 	if len(networks) > 1 {
-		r.refuse("network", "a group has at most one network block")
+		r.refuse("network", "a group and a task have at most one network block each")
 	}
 	each(r, "network", networks, func(n *api.NetworkResource) {
 		apply(r, networkRows, n)

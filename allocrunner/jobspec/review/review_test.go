@@ -288,9 +288,15 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"device name": {task("resources {\ndevice \"a//b\" {}\n}"), []string{"refused " + inT + "resources device"}},
 		"no device": {task("resources {\ndevice \"gpu\" { count = 0 }\n}"),
 			[]string{"refused " + inT + "resources device"}},
-		"numa":         {task("resources {\nnuma {}\n}"), []string{"refused " + inT + "resources numa"}},
-		"task network": {task("resources {\nnetwork {}\n}"), []string{"refused " + inT + "resources network"}},
-		"limits":       {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
+		"numa":          {task("resources {\nnuma {}\n}"), []string{"refused " + inT + "resources numa"}},
+		"task networks": {task("resources {\nnetwork {}\nnetwork {}\n}"), []string{"refused " + inT + "network"}},
+		"task network": {task("resources {\nnetwork {\nport \"web\" {}\n}\n}\nservice {\nname = \"s\"\n" +
+			"provider = \"nomad\"\nport = \"web\"\n}"), nil},
+		"task network, unlike the group's": {group("network {\nport \"a\" {}\nport \"b\" { static = 80 }\n}\n" +
+			"task \"u\" {\ndriver = \"raw_exec\"\nconfig { command = \"x\" }\nresources {\nnetwork {\n" +
+			"mode = \"bridge\"\nport \"a\" {}\nport \"c\" { static = 80 }\n}\n}\n}"), []string{
+			"refused " + inG + "port", "refused " + inG + "port", `refused group "g" > task "u": network mode`}},
+		"limits": {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
 		"memory_max below memory": {task("resources {\nmemory = 20\nmemory_max = 10\n}"),
 			[]string{"refused " + inT + "resources memory_max", "note " + inG + "resources"}},
 		"default limits":    {task("resources {\ncpu = 100\nmemory = 300\n}"), nil},

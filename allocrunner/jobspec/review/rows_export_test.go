@@ -94,6 +94,7 @@ var otherRows = []Row{
 	{"job", "region", Honoured, "it must be printable and have no colon"},
 	{"job", "namespace", Honoured, "it must be printable and have no colon"},
 	{"group", "network", Honoured, "there must be at most one"},
+	{"resources", "network", Honoured, "there must be at most one; the form of jobs for Nomad before 0.12"},
 	{"group", "consul", Honoured, "namespace and partition say where an agent registers the services; cluster: " +
 		clusterWords},
 	{"volume", "source", Honoured, "the machine must have it, and not for reading alone unless read_only is true"},

@@ -2,11 +2,11 @@ package review
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/services"
 	"taskapi/internal/ptr"
 )
@@ -38,7 +38,7 @@ func (r *reviewer) service(s *api.Service, task *api.Task) {
 		apply(r, nomadServiceRows, s)
 	}
 	restrict(r, registeredServiceLimits, s)
-	r.portLabel("service port", s.PortLabel)
+	r.portLabel("service port", s.PortLabel, owner)
 	r.checkRestart(s.CheckRestart, nil)
 	for i := range s.Checks {
 		check := &s.Checks[i]
@@ -74,7 +74,7 @@ func (r *reviewer) check(c *api.ServiceCheck, s *api.Service, task *api.Task) {
 	if c.Type != services.TypeScript && c.PortLabel == "" && s.PortLabel == "" {
 		r.refuse("check port", "neither the check nor its service names a port")
 	}
-	r.portLabel("check port", c.PortLabel)
+	r.portLabel("check port", c.PortLabel, owner)
 	r.checkRestart(c.CheckRestart, s.CheckRestart)
 	if whole.CheckRestart != nil && whole.CheckRestart.Limit == 0 {
 		r.add(Note, "check_restart", "without a limit above 0 nothing is restarted")
@@ -95,20 +95,14 @@ func (r *reviewer) checkRestart(own, service *api.CheckRestart) {
 	restrict(r, checkRestartLimits, own)
 }
 
-// portLabel refuses a label that no port of the group has. A reference is known only at run time.
-func (r *reviewer) portLabel(feature, label string) {
+// portLabel refuses a label that no port of the group or of a service's task has. A reference is known only at run
+// time.
+func (r *reviewer) portLabel(feature, label, task string) {
 	if label == "" || strings.Contains(label, "${") {
 		return
 	}
-	var ports []api.PortMapping
-	for _, n := range r.group.Networks {
-		if n != nil {
-			for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
-				ports = append(ports, api.PortMapping{Label: p.Label})
-			}
-		}
-	}
-	if _, ok := services.FindPort(label, ports); !ok {
+	ports := interfaces.Ports(interfaces.Networks(r.group))
+	if _, ok := services.FindPort(task, label, ports); !ok {
 		there := "the group has no port"
 		if len(ports) > 0 {
 			there = "the group has"

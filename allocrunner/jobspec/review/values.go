@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec/internal/schema"
 )
 
@@ -91,7 +92,7 @@ func (r *reviewer) restart(p *api.RestartPolicy) {
 
 // ports checks labels and numbers of a group's ports.
 func (r *reviewer) ports(n *api.NetworkResource) {
-	seen, static := map[string]bool{}, map[int]string{}
+	seen := map[string]bool{}
 	for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 		if p.Label == "" {
 			r.refuse("port", "a port has no label")
@@ -104,10 +105,23 @@ func (r *reviewer) ports(n *api.NetworkResource) {
 	}
 	for _, p := range n.ReservedPorts {
 		r.in("port", p.Label, func() { restrict(r, staticPortLimits, &p) })
-		if other, taken := static[p.Value]; taken {
+	}
+}
+
+// portsTogether compares the ports of the group's network with those of the tasks' own.
+func (r *reviewer) portsTogether() {
+	labels, static := map[string]bool{}, map[int]string{}
+	all := interfaces.Ports(interfaces.Networks(r.group))
+	for _, p := range all {
+		if other, taken := static[p.Value]; taken && p.Value != 0 {
 			r.refuse("port", "ports %q and %q are both static = %d", other, p.Label, p.Value)
 		}
-		static[p.Value] = p.Label
+		static[p.Value], labels[p.Label] = p.Label, true
+	}
+	for _, p := range all {
+		if _, own, ok := strings.Cut(p.Label, "/"); ok && labels[own] {
+			r.refuse("port", "port %q has the label of a port of the group", p.Label)
+		}
 	}
 }
 

@@ -108,10 +108,8 @@ func (s *statusShow) facts(l base.Layout, found client.Location, usage *api.Allo
 		table.Row("Ended", output.Date(time.Unix(0, a.ModifyTime)))
 	}
 	table.Row("Directory", l.Alloc(a.ID))
-	if a.AllocatedResources != nil {
-		for _, p := range a.AllocatedResources.Shared.Ports {
-			table.Row("Port "+p.Label, fmt.Sprintf("%s:%d", p.HostIP, p.Value))
-		}
+	for _, p := range interfaces.AllocatedPorts(a.AllocatedResources) {
+		table.Row("Port "+p.Label, fmt.Sprintf("%s:%d", p.HostIP, p.Value))
 	}
 	for _, name := range base.TaskNames(a) {
 		for _, d := range output.Devices(a, name) {
