@@ -25,6 +25,7 @@ import (
 	"github.com/BurntSushi/toml"
 	sprig "github.com/go-task/slim-sprig/v3"
 	sockaddr "github.com/hashicorp/go-sockaddr/template"
+	"github.com/huandu/xstrings"
 	"gopkg.in/yaml.v2"
 )
 
@@ -128,6 +129,8 @@ func moreSprig() template.FuncMap {
 	return template.FuncMap{
 		"merge": merge(), "mustMerge": merge(),
 		"mergeOverwrite": merge(mergo.WithOverride), "mustMergeOverwrite": merge(mergo.WithOverride),
+		"camelcase": xstrings.ToPascalCase, "kebabcase": xstrings.ToKebabCase, "snakecase": xstrings.ToSnakeCase,
+		"shuffle":   xstrings.Shuffle,
 		"sha512sum": func(s string) string { sum := sha512.Sum512([]byte(s)); return hex.EncodeToString(sum[:]) },
 		"nospace": func(s string) string {
 			return strings.Map(func(c rune) rune {

@@ -16,13 +16,12 @@ var refused = sync.OnceValue(func() map[string]string {
 		"templates read the keys and services of Consul alone": "caLeaf caRoots connect datacenters exportedServices " +
 			"node nodes partitions peerings",
 		"it is for debugging": "spew_dump spew_printf spew_sdump spew_sprintf",
-		"sprig's functions for versions, decimal numbers, certificates, passwords and the case of words are not here": "" +
-			"sprig_abbrev sprig_abbrevboth sprig_add1f sprig_addf sprig_bcrypt sprig_buildCustomCert sprig_camelcase " +
-			"sprig_decryptAES sprig_deepCopy sprig_derivePassword sprig_divf sprig_encryptAES sprig_genCA " +
-			"sprig_genCAWithKey sprig_genPrivateKey sprig_genSelfSignedCert sprig_genSelfSignedCertWithKey " +
-			"sprig_genSignedCert sprig_genSignedCertWithKey sprig_htpasswd sprig_initials sprig_kebabcase " +
-			"sprig_mulf sprig_mustDeepCopy sprig_semver sprig_semverCompare sprig_shuffle sprig_snakecase sprig_subf " +
-			"sprig_swapcase sprig_untitle sprig_wrap sprig_wrapWith",
+		"sprig's functions for versions, decimal numbers, certificates, passwords and typesetting are not here": "" +
+			"sprig_abbrev sprig_abbrevboth sprig_add1f sprig_addf sprig_bcrypt sprig_buildCustomCert sprig_decryptAES " +
+			"sprig_deepCopy sprig_derivePassword sprig_divf sprig_encryptAES sprig_genCA sprig_genCAWithKey " +
+			"sprig_genPrivateKey sprig_genSelfSignedCert sprig_genSelfSignedCertWithKey sprig_genSignedCert " +
+			"sprig_genSignedCertWithKey sprig_htpasswd sprig_initials sprig_mulf sprig_mustDeepCopy sprig_semver " +
+			"sprig_semverCompare sprig_subf sprig_swapcase sprig_untitle sprig_wrap sprig_wrapWith",
 	} {
 		for name := range strings.FieldsSeq(names) {
 			reasons[name] = why
