@@ -49,9 +49,10 @@ type answer struct {
 		Renewable     bool              `json:"renewable"`
 	} `json:"auth"`
 	WrapInfo *struct {
-		Token           string `json:"token"`
-		TTL             int    `json:"ttl"`
-		WrappedAccessor string `json:"wrapped_accessor"`
+		Token           string    `json:"token"`
+		TTL             int       `json:"ttl"`
+		CreationTime    time.Time `json:"creation_time"`
+		WrappedAccessor string    `json:"wrapped_accessor"`
 	} `json:"wrap_info"`
 }
 
@@ -190,7 +191,7 @@ func (a *answer) secret() *render.VaultSecret {
 	}
 	if a.WrapInfo != nil {
 		s.WrapInfo = &render.VaultWrapInfo{Token: a.WrapInfo.Token, TTL: a.WrapInfo.TTL,
-			WrappedAccessor: a.WrapInfo.WrappedAccessor}
+			CreationTime: a.WrapInfo.CreationTime, WrappedAccessor: a.WrapInfo.WrappedAccessor}
 	}
 	return s
 }

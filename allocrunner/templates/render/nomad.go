@@ -35,13 +35,13 @@ func (v nomadVariable) Metadata() *NomadVarMeta { return &v.of.NomadVarMeta }
 // nomadVarItems are a variable's items.
 type nomadVarItems map[string]nomadVarItem
 
-func newItems(v *NomadVariable) *nomadVarItems {
+func newItems(v *NomadVariable) nomadVarItems {
 	parent := &nomadVariable{v.Namespace, v.Path, v.CreateIndex, v.ModifyIndex, v.CreateTime, v.ModifyTime,
 		make(nomadVarItems, len(v.Items)), v}
 	for key, value := range v.Items {
 		parent.Items[key] = nomadVarItem{key, value, parent}
 	}
-	return &parent.Items
+	return parent.Items
 }
 
 // Keys returns the keys, sorted, as do the next two methods.
@@ -185,7 +185,7 @@ func (e *execution) variable(path string) (q Query, v *NomadVariable, known bool
 }
 
 // nomadVar returns the items of a variable. The template waits for a variable that does not exist.
-func (e *execution) nomadVar(path string) (*nomadVarItems, error) {
+func (e *execution) nomadVar(path string) (nomadVarItems, error) {
 	if path == "" {
 		return nil, nil
 	}

@@ -14,7 +14,7 @@ var refused = sync.OnceValue(func() map[string]string {
 	for why, names := range map[string]string{
 		"function is disabled": "plugin writeToFile",
 		"templates read the keys and services of Consul alone": "caLeaf caRoots connect datacenters exportedServices " +
-			"node nodes partitions peerings",
+			"importedServices node nodes partitions peerings",
 		"it is for debugging": "spew_dump spew_printf spew_sdump spew_sprintf",
 		"sprig's functions for versions, decimal numbers, certificates, passwords and typesetting are not here": "" +
 			"sprig_abbrev sprig_abbrevboth sprig_add1f sprig_addf sprig_bcrypt sprig_buildCustomCert sprig_decryptAES " +

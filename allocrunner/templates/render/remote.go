@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	capi "github.com/hashicorp/consul/api"
 )
@@ -102,6 +103,7 @@ type VaultAuth struct {
 type VaultWrapInfo struct {
 	Token           string
 	TTL             int
+	CreationTime    time.Time
 	WrappedAccessor string
 }
 
