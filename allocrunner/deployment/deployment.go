@@ -13,6 +13,7 @@
 package deployment
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"time"
@@ -67,14 +68,19 @@ type Moment struct {
 	Time  int64
 }
 
-// NewID returns an ID for the deployment of a version of a canonical job. It is empty where there is no deployment: for
-// a batch or a system job, and when the group's max_parallel is 0.
+// NewID returns an ID for the deployment of a version of a canonical job. Allocations that get a version by one
+// submission, at its SubmitTime, have one ID. It is empty where there is no deployment: for a batch or a system job, and
+// when the group's max_parallel is 0.
 func NewID(job *api.Job, group *api.TaskGroup) string {
 	if ptr.Deref(job.Type) != api.JobTypeService ||
 		group == nil || group.Update == nil || ptr.Deref(group.Update.MaxParallel) == 0 {
 		return ""
 	}
-	return uuid.NewString()
+	if job.SubmitTime == nil {
+		return uuid.NewString()
+	}
+	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "taskapi deployment %q %q %d %d", ptr.Deref(job.Namespace),
+		ptr.Deref(job.ID), ptr.Deref(job.Version), *job.SubmitTime)).String()
 }
 
 // Next returns the state after an event. It changes neither the list nor a deployment in it: it returns the same list

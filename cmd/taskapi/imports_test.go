@@ -445,6 +445,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/cluster/claim",
 		"allocrunner/cluster/variables",
 		"allocrunner/datadir",
+		"allocrunner/deployment",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/jobdiff",

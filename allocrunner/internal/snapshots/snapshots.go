@@ -33,7 +33,7 @@ const firstIndex = 1
 // indexes, the job's versions and the deployments of previous.
 func (s *Snapshots) Init(given *api.Allocation, previous *interfaces.Saved) {
 	alloc, index, job := *given, uint64(firstIndex), *given.Job
-	job.Version, job.CreateIndex = new(uint64), &index
+	job.Version, job.CreateIndex = new(ptr.Deref(job.Version)), &index
 	var deployments deployment.State
 	if previous != nil && previous.Alloc.Job != nil {
 		index += previous.Alloc.ModifyIndex + unseenChanges
@@ -185,7 +185,7 @@ func after(a *api.Allocation) deployment.Moment {
 func WithJob(alloc *api.Allocation, job *api.Job) *api.Allocation {
 	next, version := *alloc, *job
 	index := alloc.ModifyIndex + 1
-	number := ptr.Deref(alloc.Job.Version) + 1
+	number := max(ptr.Deref(alloc.Job.Version)+1, ptr.Deref(job.Version))
 	version.Version, version.JobModifyIndex, version.ModifyIndex = &number, &index, &index
 	version.CreateIndex, version.Stable = alloc.Job.CreateIndex, new(bool)
 	next.Job, next.DeploymentStatus = &version, nil

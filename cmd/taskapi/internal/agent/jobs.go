@@ -163,7 +163,9 @@ func (j registrar) update(
 		}
 	default:
 		was := u.current.Alloc.Job
-		u.wanted.Job.Version, u.wanted.Job.CreateIndex = new(versionNumber(was)+1), was.CreateIndex
+		job := u.wanted.Job
+		job.Version, job.CreateIndex = new(max(versionNumber(was)+1, versionNumber(job))), was.CreateIndex
+		u.wanted.DeploymentID = deployment.NewID(job, u.wanted.GetTaskGroup())
 		err = j.agent.replace(ctx, u.wanted, text, changes)
 	}
 	return decision, err

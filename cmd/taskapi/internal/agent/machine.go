@@ -41,11 +41,9 @@ func thisNode() nodeID {
 	return nodeID{uuid.NewSHA1(uuid.NameSpaceOID, append([]byte("taskapi node "), seed...)).String(), name}
 }
 
-// NewAllocation returns an allocation as a scheduler places it on this machine, the first of its group. Its job
-// has no version, because the allocation counts its job's versions.
+// NewAllocation returns an allocation as a scheduler places it on this machine, the first of its group.
 func NewAllocation(id string, job *api.Job, group *api.TaskGroup) *api.Allocation {
 	node, own := thisNode(), *job
-	own.Version = nil
 	return &api.Allocation{
 		ID:        id,
 		EvalID:    uuid.NewString(),

@@ -29,6 +29,7 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/internal/privatefile"
+	"taskapi/internal/ptr"
 )
 
 // maxLog is the size at which that log starts over: tasks that restart for ever must not fill the disk.
@@ -72,7 +73,8 @@ func (r *request) launch(ctx context.Context, done func(*api.Allocation) (bool, 
 		flags, jobFile, w.Stdin = start.WithoutDispatch(flags), "-", bytes.NewReader(job)
 	}
 	args := slices.Concat([]string{"run"}, flags, []string{fmt.Sprintf("--named=%t", r.name != nil),
-		"--alloc-id=" + r.alloc.ID, "--", jobFile})
+		fmt.Sprintf("--job-version=%d", ptr.Deref(r.alloc.Job.Version)),
+		fmt.Sprintf("--submit-time=%d", ptr.Deref(r.alloc.Job.SubmitTime)), "--alloc-id=" + r.alloc.ID, "--", jobFile})
 	return background(ctx, r.target(), w, args, r.name, done)
 }
 

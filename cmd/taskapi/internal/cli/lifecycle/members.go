@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/pflag"
 
+	"taskapi/allocrunner/deployment"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -197,6 +198,12 @@ func report(parts []*part) error {
 		return nil
 	}
 	return base.ExitError{Code: worst}
+}
+
+// numberedAs gives a part the number and the time of a version, which other allocations of the job have, too.
+func (p *part) numberedAs(job *api.Job) {
+	p.alloc.Job.Version, p.alloc.Job.SubmitTime = job.Version, job.SubmitTime
+	p.alloc.DeploymentID = deployment.NewID(p.alloc.Job, p.group)
 }
 
 // keepSettings gives a new member the settings of another one.

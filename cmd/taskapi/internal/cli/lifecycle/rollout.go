@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -138,7 +139,9 @@ func (r *rollout) plan(ctx context.Context, running []base.Target, log *linewrit
 		}
 	}
 	r.labels = follow.NewLabels(allocs, r.environment)
+	r.number(running)
 	for _, p := range r.missing {
+		p.numberedAs(r.loaded.Job)
 		p.like = &kept
 		if !slices.ContainsFunc(running, func(t base.Target) bool { return t.Alloc.TaskGroup == *p.group.Name }) {
 			if err := p.errPorts(); err != nil {
@@ -147,6 +150,21 @@ func (r *rollout) plan(ctx context.Context, running []base.Target, log *linewrit
 		}
 	}
 	return nil
+}
+
+// number gives the new version the number and the time that it has in an allocation which runs it already or, if none
+// does, the next number of all.
+func (r *rollout) number(running []base.Target) {
+	next := &api.Job{Version: new(uint64), SubmitTime: new(time.Now().UnixNano())}
+	for _, t := range running {
+		*next.Version = max(*next.Version, ptr.Deref(t.Alloc.Job.Version)+1)
+	}
+	for _, u := range r.updates {
+		if len(u.changes.Changes) == 0 {
+			next = u.Alloc.Job
+		}
+	}
+	r.loaded.Job.Version, r.loaded.Job.SubmitTime = next.Version, next.SubmitTime
 }
 
 // compare asks the taskapi of a running allocation what the new version changes.

@@ -90,6 +90,7 @@ func (r *request) prepare(ctx context.Context, parts []*part) error {
 	}
 	others := make([]bool, len(parts)) // that run another version
 	held := map[string]bool{}          // groups that have their ports
+	version := &api.Job{Version: r.loaded.Job.Version, SubmitTime: new(time.Now().UnixNano())}
 	for _, t := range running {
 		held[t.Alloc.TaskGroup] = true
 		i := slices.IndexFunc(parts, func(p *part) bool { return p.allocName == t.Alloc.Name })
@@ -104,7 +105,7 @@ func (r *request) prepare(ctx context.Context, parts []*part) error {
 		case !same:
 			others[i] = true
 		default:
-			parts[i].runs, parts[i].alloc = true, t.Alloc
+			parts[i].runs, parts[i].alloc, version = true, t.Alloc, t.Alloc.Job
 		}
 	}
 	var labels []string
@@ -120,7 +121,11 @@ func (r *request) prepare(ctx context.Context, parts []*part) error {
 	}
 	seen := map[string]bool{}
 	for _, p := range parts {
-		if p.runs || seen[p.alloc.TaskGroup] {
+		if p.runs {
+			continue
+		}
+		p.numberedAs(version)
+		if seen[p.alloc.TaskGroup] {
 			continue
 		}
 		seen[p.alloc.TaskGroup] = true

@@ -70,13 +70,15 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.BoolVar(&o.JSON, "json", false, "print events as JSON lines")
 		f.StringVar(&o.AllocID, "alloc-id", "", "`ID` of the allocation, a UUID (default a new one)")
 		f.BoolVar(&o.Named, "named", false, "")
+		f.Uint64Var(&o.Version, "job-version", 0, "version `N` of the job")
+		f.Int64Var(&o.SubmitTime, "submit-time", 0, "when it was submitted, in `NANOSECONDS`")
 		f.BoolVar(&o.Standby, "standby", false,
 			"wait until no other machine of the cluster runs the allocation with --standby, and run it then")
 		f.StringArrayVar(&o.PutVars, "put-var", nil,
 			"write the items of a file, JSON as 'taskapi var put' takes, to the variable at a path first: `PATH=FILE`; "+
 				"PATH#KEY=FILE for the whole file as one item; PATH=credential:NAME for one of systemd's credentials; may be "+
 				"repeated")
-		hide(f, "alloc-id", "named", "put-var", "standby")
+		hide(f, "alloc-id", "job-version", "named", "put-var", "standby", "submit-time")
 	case "dev":
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log to standard error what taskapi does, and what it refuses")
 		f.StringArrayVar(&o.OtherIdentities, "identity", nil,
@@ -132,6 +134,9 @@ type JobFlags struct {
 	vars     []string
 	varFiles []string
 	NoFiles  bool
+
+	Version    uint64 // that the job gets
+	SubmitTime int64  // when the job was submitted, in Unix nanoseconds; 0 when no other allocation came with it
 }
 
 // AddVars adds the flags of a job file's variables.

@@ -72,6 +72,11 @@ func (f *JobFlags) Read(path string, w base.Environment) (*LoadedJob, error) {
 	if l.Job, err = bounded.Here(cfg); errors.Is(err, jobspec.ErrInvalid) {
 		err = base.Usage(err)
 	}
+	if err == nil { // the submission counts, not what a file says of another one
+		if l.Job.Version, l.Job.SubmitTime = new(f.Version), nil; f.SubmitTime != 0 {
+			l.Job.SubmitTime = new(f.SubmitTime)
+		}
+	}
 	return l, err
 }
 
