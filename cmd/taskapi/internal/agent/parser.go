@@ -79,6 +79,7 @@ func (p parser) Validate(_ context.Context, sent *api.Job) (jobs.Validation, err
 			break // whatever the machine has
 		}
 		findings = append(findings, p.settings.CheckTasks(NewAllocation("", job, g), p.allocs)...)
+		findings = append(findings, CheckOwnUser(g, p.settings.IsolateUsers != "")...)
 		if err := p.settings.CheckUsers(g); err != nil {
 			found.Errors = append(found.Errors, err.Error())
 		}
