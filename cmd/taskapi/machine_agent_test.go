@@ -28,6 +28,9 @@ type machineAgent struct {
 	taskapiProcess
 	t    *testing.T
 	data string
+
+	once sync.Once
+	sdk  *api.Client // see client
 }
 
 // startAgent starts the agent of a data directory. At the end all allocations are stopped.
@@ -37,7 +40,8 @@ func startAgent(t *testing.T, data string, flags ...string) *machineAgent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &machineAgent{startCommand(t, self, append([]string{"agent", "--data-dir", data}, flags...)...), t, data}
+	a := &machineAgent{taskapiProcess: startCommand(t, self, append([]string{"agent", "--data-dir", data}, flags...)...), t: t,
+		data: data}
 	t.Cleanup(func() {
 		_ = a.Process.Kill() // it may have ended
 		_ = a.Wait()
@@ -46,10 +50,7 @@ func startAgent(t *testing.T, data string, flags ...string) *machineAgent {
 		}
 		a.taskapi("stop", "--all", "--now")
 	})
-	until(t, a.taskapiProcess, "listens", func() bool {
-		_, err := a.client().Agent().NodeName()
-		return err == nil
-	})
+	until(t, a.taskapiProcess, "listens", func() bool { return strings.Contains(a.out.String(), "listening on ") })
 	return a
 }
 
@@ -76,8 +77,14 @@ func sdk(t *testing.T, address, token string) *api.Client {
 
 // client returns the SDK on the machine's socket.
 func (a *machineAgent) client() *api.Client {
-	token, _ := os.ReadFile(filepath.Join(a.data, "operator.token")) // not there while it starts
-	return sdk(a.t, "unix://"+filepath.Join(a.data, "operator.sock"), string(token))
+	a.once.Do(func() {
+		token, err := os.ReadFile(filepath.Join(a.data, "operator.token"))
+		if err != nil {
+			a.t.Error(err)
+		}
+		a.sdk = sdk(a.t, "unix://"+filepath.Join(a.data, "operator.sock"), string(token))
+	})
+	return a.sdk
 }
 
 func parsedJob(t *testing.T, text string) *api.Job {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/internal/wire"
+	"taskapi/handlers/jobs"
 	"taskapi/internal/ptr"
 )
 
@@ -48,13 +50,11 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	if err := h.enforceIndex(ctx, want); err != nil {
 		return route.Answer{}, err
 	}
-	judged, err := h.Parser.Validate(ctx, want.Job)
-	if err == nil {
-		err = errorsOf(judged.Errors)
-	}
+	judged, err := h.judge(ctx, want.Job)
 	if err != nil {
 		return route.Answer{}, err
 	}
+	before := h.deploymentID(ctx, *want.Job.Namespace, *want.Job.ID)
 	result, err := h.Machine.Register(ctx, want.Job)
 	if err != nil {
 		return route.Answer{}, err
@@ -68,9 +68,9 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	defer wait.Stop()
 	select {
 	case err := <-result:
-		h.finish(e, err)
+		h.finish(ctx, e, before, err)
 	case <-wait.C:
-		go func() { h.finish(e, <-result) }() // ends with the work
+		go func() { h.finish(context.WithoutCancel(ctx), e, before, <-result) }() // ends with the work
 	}
 	return route.Indexed(registered{
 		EvalID: e.ID, EvalCreateIndex: index, JobModifyIndex: index, Warnings: judged.Warnings, Meta: wire.Meta{Index: index},
@@ -92,14 +92,40 @@ func setNamespace(r *route.Request, job *api.Job) {
 // registerTime is how long an answer to a registration waits for the tasks to start.
 const registerTime = 5 * time.Second
 
-// finish ends an evaluation.
-func (h *handlers) finish(e *api.Evaluation, err error) {
+// finish ends an evaluation of a registration. It names the job's deployment, if that is not the one before.
+func (h *handlers) finish(ctx context.Context, e *api.Evaluation, before string, err error) {
 	ended := *e
 	ended.Status, ended.ModifyIndex, ended.ModifyTime = api.EvalStatusComplete, h.Machine.Index(), time.Now().UnixNano()
 	if err != nil {
 		ended.Status, ended.StatusDescription = api.EvalStatusFailed, err.Error()
 	}
+	if id := h.deploymentID(ctx, e.Namespace, e.JobID); id != before {
+		ended.DeploymentID = id
+	}
 	h.evaluations.add(&ended)
+}
+
+// deploymentID returns the ID of a job's latest deployment, empty for none.
+func (h *handlers) deploymentID(ctx context.Context, namespace, job string) string {
+	all, err := h.Machine.OfJob(ctx, namespace, job)
+	if err != nil || len(all) == 0 {
+		return ""
+	}
+	for _, alloc := range all { // of the latest version, of which a group may have none
+		if alloc.DeploymentID != "" && ptr.Deref(alloc.Job.Version) == ptr.Deref(all[0].Job.Version) {
+			return alloc.DeploymentID
+		}
+	}
+	return ""
+}
+
+// judge returns what a registration of a job would say. Errors: what keeps it from running here.
+func (h *handlers) judge(ctx context.Context, job *api.Job) (jobs.Validation, error) {
+	judged, err := h.Parser.Validate(ctx, job)
+	if err == nil {
+		err = errorsOf(judged.Errors)
+	}
+	return judged, err
 }
 
 // errorsOf returns what keeps a job from running here as one error.
@@ -134,27 +160,45 @@ func (h *handlers) revert(ctx context.Context, r *route.Request, want *api.JobRe
 	case all[0].ClientTerminalStatus():
 		return route.Answer{}, route.Invalid("job %q has ended: register the version that is to run", r.Param("job"))
 	}
-	var kept struct{ Versions []*api.Job } // the present one first
-	path := "/v1/job/" + url.PathEscape(r.Param("job")) + "/versions?namespace=" + url.QueryEscape(all[0].Namespace)
-	if err := h.ask(ctx, all[0].ID, path, &kept); err != nil || len(kept.Versions) == 0 {
-		why := fmt.Sprintf("the taskapi of allocation %s does not say its versions; try again", all[0].ID)
-		return route.Answer{}, apierror.New(apierror.Unavailable, why).Because(err)
+	of, versions := h.history(ctx, all)
+	if len(versions) == 0 {
+		return route.Answer{}, apierror.New(apierror.Unavailable,
+			fmt.Sprintf("the taskapi of allocation %s does not say its versions; try again", of.ID))
 	}
-	now := ptr.Deref(kept.Versions[0].Version)
+	now := ptr.Deref(versions[0].Version)
 	if prior := want.EnforcePriorVersion; prior != nil && now != *prior {
 		why := fmt.Sprintf("Current job has version %d; enforcing version %d", now, *prior)
 		return route.Answer{}, apierror.New(apierror.Conflict, why)
 	}
-	found := slices.IndexFunc(kept.Versions, func(j *api.Job) bool { return ptr.Deref(j.Version) == want.JobVersion })
+	found := slices.IndexFunc(versions, func(j *api.Job) bool { return ptr.Deref(j.Version) == want.JobVersion })
 	switch {
 	case found == 0:
 		return route.Answer{}, route.Invalid("can't revert to version %d: it is the present one", want.JobVersion)
 	case found < 0:
 		return route.Answer{}, apierror.New(apierror.NoVersion, r.Param("job"), want.JobVersion)
 	}
-	job := kept.Versions[found]
+	job := versions[found]
 	job.SubmitTime = nil // it is submitted now
 	return h.register(ctx, r, &api.JobRegisterRequest{Job: job})
+}
+
+// history returns the allocation of a job whose process knows most versions of the job, with these, the present one
+// first. Of a job that has ended, the versions are not read.
+func (h *handlers) history(ctx context.Context, all []*api.Allocation) (of *api.Allocation, versions []*api.Job) {
+	found := each(all, func(alloc *api.Allocation) (kept struct{ Versions []*api.Job }) {
+		path := "/v1/job/" + url.PathEscape(alloc.JobID) + "/versions?namespace=" + url.QueryEscape(alloc.Namespace)
+		if !alloc.ClientTerminalStatus() {
+			_ = h.exchange(ctx, alloc.ID, http.MethodGet, path, nil, &kept) // another one may know as many
+		}
+		return kept
+	})
+	of = all[0]
+	for i, kept := range found {
+		if len(kept.Versions) > len(versions) {
+			of, versions = all[i], kept.Versions
+		}
+	}
+	return of, versions
 }
 
 // enforceIndex refuses a job that was made from another version than the present one.
@@ -202,56 +246,4 @@ func (h *handlers) deregister(ctx context.Context, r *route.Request) (route.Answ
 	return route.Indexed(registered{
 		EvalID: e.ID, EvalCreateIndex: index, JobModifyIndex: index, Meta: wire.Meta{Index: index},
 	}, index)
-}
-
-// plan answers PUT /v1/job/:job/plan: by the process that runs an allocation of the job or, for a job that does not
-// run, with the allocations that would start.
-func (h *handlers) plan(ctx context.Context, r *route.Request, want *api.JobPlanRequest) (route.Answer, error) {
-	switch {
-	case want.Job == nil:
-		return route.Answer{}, apierror.New(apierror.JobMissing)
-	case ptr.Deref(want.Job.ID) != r.Param("job"):
-		return route.Answer{}, apierror.New(apierror.JobMismatch)
-	}
-	setNamespace(r, want.Job)
-	all, err := h.Machine.OfJob(ctx, *want.Job.Namespace, r.Param("job"))
-	if err != nil {
-		return route.Answer{}, err
-	}
-	if len(all) > 0 && !all[0].ClientTerminalStatus() {
-		return h.passValue(ctx, r, all[0], want)
-	}
-	judged, err := h.Parser.Validate(ctx, want.Job)
-	if err == nil {
-		err = errorsOf(judged.Errors)
-	}
-	if err != nil {
-		return route.Answer{}, err
-	}
-	index := h.Machine.Index()
-	planned := plan{JobPlanResponse: &api.JobPlanResponse{
-		Annotations: &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{}}, Warnings: judged.Warnings,
-	}, Index: index}
-	diff := &api.JobDiff{Type: "Added", ID: *want.Job.ID}
-	for _, group := range want.Job.TaskGroups {
-		count := uint64(max(0, ptr.Deref(group.Count)))
-		if group.Count == nil || ptr.Deref(want.Job.Type) == api.JobTypeSystem {
-			count = 1
-		}
-		planned.Annotations.DesiredTGUpdates[ptr.Deref(group.Name)] = &api.DesiredUpdates{Place: count}
-		diff.TaskGroups = append(diff.TaskGroups, &api.TaskGroupDiff{
-			Type: "Added", Name: ptr.Deref(group.Name), Updates: map[string]uint64{"create": count},
-		})
-	}
-	if want.Diff {
-		planned.Diff = diff
-	}
-	return route.Indexed(planned, index)
-}
-
-// plan has null for the next launch, as in Nomad for a job that is not periodic.
-type plan struct {
-	*api.JobPlanResponse
-	NextPeriodicLaunch *time.Time
-	Index              uint64
 }

@@ -3,10 +3,8 @@ package machine
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -79,13 +77,6 @@ func (h *handlers) allocations(ctx context.Context, r *route.Request) (route.Ans
 // jobAllocations answers GET /v1/job/:job/allocations.
 func (h *handlers) jobAllocations(ctx context.Context, r *route.Request) (route.Answer, error) {
 	return h.answerAllocations(ctx, r, func(alloc *api.Allocation) bool { return alloc.JobID == r.Param("job") })
-}
-
-// deploymentAllocations answers GET /v1/deployment/allocations/:deployment.
-func (h *handlers) deploymentAllocations(ctx context.Context, r *route.Request) (route.Answer, error) {
-	return h.answerAllocations(ctx, r, func(alloc *api.Allocation) bool {
-		return alloc.DeploymentID == r.Param("deployment")
-	})
 }
 
 // nodeAllocations answers GET /v1/node/:node/allocations.
@@ -252,78 +243,21 @@ func (h *handlers) allEvaluations(ctx context.Context, r *route.Request) (route.
 	return answer, err
 }
 
-// deployments answers GET /v1/deployments and GET /v1/job/:job/deployments with those of the allocations that run.
-func (h *handlers) deployments(ctx context.Context, r *route.Request) (route.Answer, error) {
-	l, err := list.New(r, list.Listing[*api.Deployment]{
-		Order: list.ByCreateIndex, UUID: true,
-		ID:        func(d *api.Deployment) string { return d.ID },
-		Namespace: func(d *api.Deployment) string { return d.Namespace },
-		Created:   func(d *api.Deployment) uint64 { return d.CreateIndex },
-		Stub:      func(d *api.Deployment) any { return wire.DeploymentOf(d) },
-	})
-	if err != nil {
-		return route.Answer{}, err
-	}
-	index := h.Machine.Index()
-	found, err := gather[*api.Deployment](ctx, h, "/v1/deployments", func(alloc *api.Allocation) bool {
-		return r.Param("job") == "" || r.Param("job") == alloc.JobID
-	})
-	if err != nil {
-		return route.Answer{}, err
-	}
-	answer, err := l.Answer(found, index)
-	answer.Shared = true
-	return answer, err
-}
-
 // mostAsked is how many processes are asked at a time.
 const mostAsked = 8
 
-// gather returns the elements of the lists with which the processes of running allocations answer a GET request. A
-// process that does not answer has none.
-func gather[T any](
-	ctx context.Context, h *handlers, path string, selects func(*api.Allocation) bool,
-) (found []T, err error) {
-	all, err := h.Machine.Allocations(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var mu sync.Mutex // guards found
+// each returns what a function returns for each of some allocations, in their order. It is called for several at a time.
+func each[T any](all []*api.Allocation, do func(*api.Allocation) T) []T {
+	results := make([]T, len(all))
 	var asked sync.WaitGroup
 	slots := make(chan struct{}, mostAsked)
-	for _, alloc := range all {
-		if alloc.ClientTerminalStatus() || !selects(alloc) {
-			continue
-		}
+	for i, alloc := range all {
 		slots <- struct{}{}
 		asked.Go(func() {
 			defer func() { <-slots }()
-			var some []T
-			if h.ask(ctx, alloc.ID, path, &some) == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				found = append(found, some...)
-			}
+			results[i] = do(alloc)
 		})
 	}
 	asked.Wait()
-	return found, nil
-}
-
-// ask decodes the answer of an allocation's process to a GET request.
-func (h *handlers) ask(ctx context.Context, id, path string, into any) error {
-	u, err := url.Parse(path)
-	if err != nil {
-		return err
-	}
-	r := (&http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}).WithContext(ctx)
-	resp, err := h.Machine.Ask(ctx, id, r)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return errEnded
-	}
-	return json.NewDecoder(http.MaxBytesReader(nil, resp.Body, maxAnswer)).Decode(into)
+	return results
 }

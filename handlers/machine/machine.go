@@ -36,6 +36,8 @@ type Machine interface {
 	Find(ctx context.Context, id string) (*Found, error)
 	// Saved returns an allocation as it was saved, for reads while no process runs it; nil for none.
 	Saved(id string) route.Alloc
+	// Deployments returns those of an allocation, as they were saved.
+	Deployments(id string) []*api.Deployment
 	// Ask sends a request to the process that runs an allocation, with the token of that allocation's operator. Errors:
 	// that process does not answer.
 	Ask(ctx context.Context, id string, r *http.Request) (*http.Response, error)
@@ -85,8 +87,10 @@ func Routes(c Config, table []route.Route) []route.Route {
 		"GET /v1/job/{job}/allocations":               h.jobAllocations,
 		"GET /v1/job/{job}/summary":                   h.jobSummary,
 		"GET /v1/job/{job}/evaluations":               h.jobEvaluations,
+		"GET /v1/job/{job}/deployment":                h.latestDeployment,
 		"GET /v1/job/{job}/deployments":               h.deployments,
 		"GET /v1/deployments":                         h.deployments,
+		"GET /v1/deployment/{deployment}":             h.deployment,
 		"GET /v1/evaluations":                         h.allEvaluations,
 		"GET /v1/evaluation/{eval}":                   h.evaluation,
 		"GET /v1/evaluation/{eval}/allocations":       h.evaluationAllocations,
@@ -107,9 +111,9 @@ func Routes(c Config, table []route.Route) []route.Route {
 			case strings.Contains(row.Pattern, "{alloc}"):
 				return h.ofAlloc(own)
 			case strings.Contains(row.Pattern, "{job}"):
-				return h.ofJob(own)
+				return h.ofJob(own, strings.HasSuffix(row.Pattern, "/versions") || strings.HasSuffix(row.Pattern, "/submission"))
 			case strings.Contains(row.Pattern, "{deployment}"):
-				return h.ofDeployment(own)
+				return h.ofMachine(route.Decoded(false, h.changeDeployment))
 			}
 			return h.ofSelf(own)
 		})

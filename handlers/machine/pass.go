@@ -27,9 +27,10 @@ func (h *handlers) ofAlloc(own route.Handler) route.Handler {
 	}
 }
 
-// ofJob returns the handler of a path that names a job. It asks the job's newest allocation that runs, or else answers
-// with the newest one that has ended.
-func (h *handlers) ofJob(own route.Handler) route.Handler {
+// ofJob returns the handler of a path that names a job. It asks the job's newest allocation that runs or, about the
+// versions of the job, the one that knows most of them. Without one that runs, it answers with the newest one that has
+// ended.
+func (h *handlers) ofJob(own route.Handler, versions bool) route.Handler {
 	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
 		all, err := h.named(ctx, r)
 		if err != nil {
@@ -39,13 +40,20 @@ func (h *handlers) ofJob(own route.Handler) route.Handler {
 			r.About(nil)
 			return own(ctx, r)
 		}
-		return h.to(ctx, r, own, all[0].ID)
+		of := all[0]
+		if versions {
+			of, _ = h.history(ctx, all)
+		}
+		return h.to(ctx, r, own, of.ID)
 	}
 }
 
-// named returns the allocations of the job that a path names. A job's ID is unique in a namespace alone. Without a
+// named returns the allocations of the job that a path names, or all for a path that names none. A job's ID is unique in a namespace alone. Without a
 // namespace, the job of the default namespace is meant or, if there is none, the only one with that ID.
 func (h *handlers) named(ctx context.Context, r *route.Request) ([]*api.Allocation, error) {
+	if r.Param("job") == "" {
+		return h.Machine.Allocations(ctx)
+	}
 	namespace := r.Query().Get("namespace")
 	all, err := h.Machine.OfJob(ctx, namespace, r.Param("job"))
 	if err != nil {
@@ -68,32 +76,6 @@ func (h *handlers) named(ctx context.Context, r *route.Request) ([]*api.Allocati
 	return slices.DeleteFunc(all, func(alloc *api.Allocation) bool {
 		return alloc.Namespace != api.DefaultNamespace
 	}), nil
-}
-
-// ofDeployment returns the handler of a path that names a deployment.
-func (h *handlers) ofDeployment(own route.Handler) route.Handler {
-	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
-		alloc, err := h.withDeployment(ctx, r.Param("deployment"))
-		if err != nil {
-			return route.Answer{}, err
-		}
-		if alloc == nil {
-			r.About(nil)
-			return own(ctx, r)
-		}
-		return h.to(ctx, r, own, alloc.ID)
-	}
-}
-
-// withDeployment returns the allocation with a deployment, nil for none.
-func (h *handlers) withDeployment(ctx context.Context, id string) (*api.Allocation, error) {
-	all, err := h.Machine.Allocations(ctx)
-	for _, alloc := range all {
-		if alloc.DeploymentID == id && id != "" {
-			return alloc, nil
-		}
-	}
-	return nil, err
 }
 
 // tries is how often a request is sent again, when the process that ran the allocation has just left it.

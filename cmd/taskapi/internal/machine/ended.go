@@ -46,6 +46,15 @@ func (m *Machine) Saved(id string) handlers.Alloc {
 	return saved
 }
 
+// Deployments returns the deployments of an allocation, as they were saved.
+func (m *Machine) Deployments(id string) []*api.Deployment {
+	dump, err := state.Inspect(m.cfg.Dir.State(id))
+	if err != nil {
+		return nil
+	}
+	return dump.Saved.Deployments
+}
+
 func (o *over) Snapshot() *api.Allocation { return o.alloc }
 
 // Wait waits in vain.

@@ -91,7 +91,9 @@ func (m *Machine) Register(ctx context.Context, job *api.Job) (<-chan error, err
 		if before != nil {
 			<-before
 		}
-		result <- m.carryOut(context.WithoutCancel(ctx), job, text)
+		err := m.carryOut(context.WithoutCancel(ctx), job, text)
+		m.settle(job)
+		result <- err
 	}()
 	judged := time.NewTimer(judgeTime)
 	defer judged.Stop()
@@ -101,7 +103,6 @@ func (m *Machine) Register(ctx context.Context, job *api.Job) (<-chan error, err
 			return nil, known
 		}
 		result <- err
-		m.settle(ctx, job)
 	case <-judged.C:
 	}
 	return result, nil
@@ -181,20 +182,21 @@ func (m *Machine) ask(ctx context.Context, alloc *api.Allocation) *api.Allocatio
 	return now
 }
 
-// settleTime bounds how long an answer waits until this process has seen what a command has started.
+// settleTime bounds how long the end of a registration waits until this process has seen what a command has done.
 const settleTime = time.Second
 
-// settle waits until an allocation of a job is seen that has not ended.
-func (m *Machine) settle(ctx context.Context, job *api.Job) {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
+// settle brings what is known of a job's allocations up to date.
+func (m *Machine) settle(job *api.Job) {
+	ctx, cancel := context.WithTimeout(m.self.ctx, settleTime)
 	defer cancel()
-	for ctx.Err() == nil {
-		index := m.Index()
-		all, err := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
-		if err != nil || len(all) > 0 {
-			return
+	all, err := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
+	if err != nil {
+		return
+	}
+	for _, alloc := range all {
+		if !alloc.ClientTerminalStatus() {
+			m.ask(ctx, alloc)
 		}
-		m.Wait(ctx, index)
 	}
 }
 

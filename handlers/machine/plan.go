@@ -1,0 +1,293 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/route"
+	"taskapi/internal/ptr"
+)
+
+// plan answers PUT /v1/job/:job/plan: what a registration of the job would do with the allocations that run, and which
+// ones would start.
+func (h *handlers) plan(ctx context.Context, r *route.Request, want *api.JobPlanRequest) (route.Answer, error) {
+	switch {
+	case want.Job == nil:
+		return route.Answer{}, apierror.New(apierror.JobMissing)
+	case ptr.Deref(want.Job.ID) != r.Param("job"):
+		return route.Answer{}, apierror.New(apierror.JobMismatch)
+	}
+	setNamespace(r, want.Job)
+	judged, err := h.judge(ctx, want.Job)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	all, err := h.Machine.OfJob(ctx, *want.Job.Namespace, *want.Job.ID)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	index := h.Machine.Index()
+	p := newPlanned(want.Job, all)
+	p.Warnings, p.Index = judged.Warnings, index
+	if err := p.ask(ctx, h); err != nil {
+		return route.Answer{}, err
+	}
+	if p.sum(); !want.Diff {
+		p.Diff = nil
+	}
+	return route.Indexed(p.plan, index)
+}
+
+// plan has null for the next launch of a job that is not periodic, as in Nomad.
+type plan struct {
+	*api.JobPlanResponse
+	NextPeriodicLaunch *time.Time
+	Index              uint64
+}
+
+// planned is what a registration would do.
+type planned struct {
+	plan
+	job     *api.Job
+	running []*api.Allocation
+	ended   []*api.Allocation
+	wanted  map[string]string // the group of each allocation that the job asks for, by name
+	groups  map[string]*api.TaskGroupDiff
+	tasks   map[string]*api.TaskDiff // by group and task
+}
+
+func newPlanned(job *api.Job, all []*api.Allocation) *planned {
+	p := &planned{job: job, wanted: map[string]string{}, groups: map[string]*api.TaskGroupDiff{},
+		tasks: map[string]*api.TaskDiff{}, plan: plan{JobPlanResponse: &api.JobPlanResponse{
+			Annotations: &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{}},
+			Diff:        &api.JobDiff{Type: "Added", ID: *job.ID},
+		}}}
+	at := slices.IndexFunc(all, (*api.Allocation).ClientTerminalStatus)
+	if at < 0 {
+		at = len(all)
+	}
+	p.running, p.ended = all[:at], all[at:]
+	if len(p.running) > 0 {
+		p.Diff.Type, p.JobModifyIndex = "None", ptr.Deref(p.running[0].Job.JobModifyIndex)
+	}
+	if job.Periodic != nil && job.Periodic.SpecType != nil && ptr.Deref(job.Periodic.Enabled) {
+		if next, err := job.Periodic.Next(time.Now()); err == nil && !next.IsZero() {
+			p.NextPeriodicLaunch = &next
+		}
+	}
+	for _, tg := range job.TaskGroups {
+		count := countOf(job, tg)
+		if job.IsPeriodic() || job.IsParameterized() { // it starts nothing by itself
+			count = min(len(p.running), 1)
+		}
+		for i := range count {
+			p.wanted[fmt.Sprintf("%s.%s[%d]", *job.ID, ptr.Deref(tg.Name), i)] = ptr.Deref(tg.Name)
+		}
+		p.group(ptr.Deref(tg.Name))
+	}
+	return p
+}
+
+// group returns the difference of a group.
+func (p *planned) group(name string) *api.TaskGroupDiff {
+	if p.groups[name] == nil {
+		p.groups[name] = &api.TaskGroupDiff{Type: "None", Name: name, Updates: map[string]uint64{}}
+		p.Annotations.DesiredTGUpdates[name] = &api.DesiredUpdates{}
+	}
+	return p.groups[name]
+}
+
+// ask asks the process of each allocation that runs on what the job would change.
+func (p *planned) ask(ctx context.Context, h *handlers) error {
+	body, err := json.Marshal(api.JobPlanRequest{Job: p.job, Diff: true})
+	if err != nil {
+		return err
+	}
+	type result struct {
+		api.JobPlanResponse
+		err error
+	}
+	of := each(p.running, func(alloc *api.Allocation) (of result) {
+		if p.wanted[alloc.Name] == "" {
+			return of
+		}
+		of.err = h.exchange(ctx, alloc.ID, http.MethodPut, "/v1/job/"+url.PathEscape(alloc.JobID)+"/plan", body, &of)
+		return of
+	})
+	for i, alloc := range p.running {
+		group := p.group(alloc.TaskGroup)
+		updates := p.Annotations.DesiredTGUpdates[alloc.TaskGroup]
+		if p.wanted[alloc.Name] == "" {
+			updates.Stop++
+			continue
+		}
+		delete(p.wanted, alloc.Name)
+		if of[i].err != nil {
+			return of[i].err
+		}
+		for _, one := range of[i].Annotations.DesiredTGUpdates {
+			updates.Ignore += one.Ignore
+			updates.InPlaceUpdate += one.InPlaceUpdate
+			updates.DestructiveUpdate += one.DestructiveUpdate
+		}
+		for _, field := range of[i].Diff.Fields {
+			p.add(group, field)
+		}
+	}
+	return nil
+}
+
+// add adds a change of which an allocation's process has said the path. That of another group is said by an allocation
+// of that group.
+func (p *planned) add(of *api.TaskGroupDiff, field *api.FieldDiff) {
+	to, path := &p.Diff.Fields, field.Name
+	if group, rest, ok := cutName(path, "group "); ok {
+		if group != of.Name {
+			return
+		}
+		if rest == " > count" {
+			return // show compares the counts
+		}
+		of.Type, path, to = "Edited", rest, &of.Fields
+		if task, rest, ok := cutName(path, "task "); ok {
+			key := group + "/" + task
+			if p.tasks[key] == nil {
+				p.tasks[key] = &api.TaskDiff{Type: "Edited", Name: task}
+				of.Tasks = append(of.Tasks, p.tasks[key])
+			}
+			for _, annotation := range field.Annotations {
+				if !slices.Contains(p.tasks[key].Annotations, annotation) {
+					p.tasks[key].Annotations = append(p.tasks[key].Annotations, annotation)
+				}
+			}
+			path, to = rest, &p.tasks[key].Fields
+		}
+	}
+	path = strings.TrimPrefix(path, " > ")
+	if !slices.ContainsFunc(*to, func(known *api.FieldDiff) bool { return known.Name == path }) {
+		shown := *field
+		shown.Name = path
+		*to = append(*to, &shown)
+	}
+	p.Diff.Type = "Edited"
+}
+
+// cutName cuts a kind with a quoted name off a path.
+func cutName(path, kind string) (name, rest string, ok bool) {
+	rest, ok = strings.CutPrefix(strings.TrimPrefix(path, " > "), kind+`"`)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, `"`)
+}
+
+// sum counts what starts, and adds the groups to the difference.
+func (p *planned) sum() {
+	runs := len(p.running) > 0
+	for name, group := range p.wanted {
+		updates := p.Annotations.DesiredTGUpdates[group]
+		done := func(alloc *api.Allocation) bool {
+			return alloc.Name == name && alloc.DesiredStatus != api.AllocDesiredStatusStop
+		}
+		if strings.HasSuffix(ptr.Deref(p.job.Type), "batch") && runs && updates.DestructiveUpdate == 0 &&
+			slices.ContainsFunc(p.ended, done) {
+			updates.Ignore++ // it has done its work
+			continue
+		}
+		updates.Place++
+	}
+	for _, tg := range p.job.TaskGroups {
+		p.show(ptr.Deref(tg.Name))
+	}
+	for _, alloc := range p.running {
+		p.show(alloc.TaskGroup)
+	}
+}
+
+// show adds a group to the difference.
+func (p *planned) show(name string) {
+	group, updates := p.groups[name], p.Annotations.DesiredTGUpdates[name]
+	if slices.Contains(p.Diff.TaskGroups, group) {
+		return
+	}
+	for word, n := range map[string]uint64{
+		"ignore": updates.Ignore, "create": updates.Place, "destroy": updates.Stop,
+		"in-place update": updates.InPlaceUpdate, "create/destroy update": updates.DestructiveUpdate,
+	} {
+		if n > 0 {
+			group.Updates[word] = n
+		}
+	}
+	has := func(alloc *api.Allocation) bool { return alloc.TaskGroup == name }
+	asks := func(tg *api.TaskGroup) bool { return ptr.Deref(tg.Name) == name }
+	was, is := slices.IndexFunc(p.running, has), slices.IndexFunc(p.job.TaskGroups, asks)
+	if was >= 0 && is >= 0 {
+		old, now := countOf(p.running[was].Job, p.running[was].GetTaskGroup()), countOf(p.job, p.job.TaskGroups[is])
+		annotation := "forces create"
+		if old > now {
+			annotation = "forces destroy"
+		}
+		if old != now {
+			group.Type, group.Fields = "Edited", append(group.Fields, &api.FieldDiff{Type: "Edited", Name: "count",
+				Old: strconv.Itoa(old), New: strconv.Itoa(now), Annotations: []string{annotation}})
+		}
+	}
+	switch {
+	case was < 0:
+		group.Type = "Added"
+	case is < 0:
+		group.Type = "Deleted"
+	case updates.Place+updates.Stop > 0:
+		group.Type = "Edited"
+	}
+	if group.Type != "None" && p.Diff.Type == "None" {
+		p.Diff.Type = "Edited"
+	}
+	p.Diff.TaskGroups = append(p.Diff.TaskGroups, group)
+}
+
+// exchange sends a request to an allocation's process, and decodes its answer. Errors: the words of a refusal.
+func (h *handlers) exchange(ctx context.Context, id, method, path string, body []byte, into any) error {
+	u, err := url.Parse(path)
+	if err != nil {
+		return err
+	}
+	r := &http.Request{Method: method, URL: u, Header: http.Header{}}
+	if body != nil {
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	resp, err := h.Machine.Ask(ctx, id, r.WithContext(ctx))
+	if err != nil {
+		return apierror.New(apierror.Unavailable,
+			fmt.Sprintf("the taskapi of allocation %s does not answer; try again", id)).Because(err)
+	}
+	defer resp.Body.Close()
+	content := http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	if resp.StatusCode == http.StatusOK {
+		return json.NewDecoder(content).Decode(into)
+	}
+	words, err := io.ReadAll(content)
+	if err != nil || endedUnderway(resp.StatusCode, words) {
+		return errEnded
+	}
+	kind := apierror.Unavailable
+	switch resp.StatusCode {
+	case http.StatusBadRequest:
+		kind = apierror.Invalid
+	case http.StatusConflict:
+		kind = apierror.Conflict
+	}
+	return apierror.New(kind, fmt.Sprintf("allocation %s: %s", id, strings.TrimSpace(string(words))))
+}
