@@ -135,7 +135,7 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 		return nil, a.refuse(r, owner, peer, verdict{why: why, from: &e.principal})
 	}
 	// The operator has no limit.
-	if l := a.limits.requests; l != nil && owner.Task != "" && !l.Allow(now, owner).OK {
+	if l := a.limits.requests; l != nil && owner.Task != "" && !l.Allow(now, owner.anyUser()).OK {
 		return nil, a.refuse(r, owner, peer, verdict{why: RequestLimited, from: &e.principal})
 	}
 	return &e.principal, nil

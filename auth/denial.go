@@ -44,7 +44,7 @@ func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdic
 	case v.limited():
 		return &Denial{Reason: v.why, RetryAfter: a.limits.lookups.Peek(a.config.Now(), owner).RetryAfter}
 	case v.why == RequestLimited:
-		return &Denial{Reason: v.why, RetryAfter: a.limits.requests.Peek(a.config.Now(), owner).RetryAfter}
+		return &Denial{Reason: v.why, RetryAfter: a.limits.requests.Peek(a.config.Now(), owner.anyUser()).RetryAfter}
 	}
 	return &denials[v.why]
 }

@@ -59,6 +59,9 @@ func newLimits(c Limits) (*limits, error) {
 	return l, errors.Join(errs[:]...)
 }
 
+// anyUser returns the key of a limit that is the task's, whichever of its users sends the requests.
+func (o Owner) anyUser() Owner { return Owner{AllocationID: o.AllocationID, Task: o.Task} }
+
 // limitReason returns which limit refused.
 func limitReason(d ratelimit.Decision) Reason {
 	if d.Scope == ratelimit.ScopeGlobal {

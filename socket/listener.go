@@ -38,6 +38,7 @@ type Listener struct {
 	limit   int64        // of places
 	places  atomic.Int64 // taken by connections
 	share   *Share
+	room    func() bool // see MakeRoom
 	log     *slog.Logger
 	inner   *net.UnixListener
 	dir     directory
@@ -102,7 +103,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // admit returns a connection as a Conn, or closes it and returns nil.
 func (l *Listener) admit(raw *net.UnixConn) *Conn {
-	if !l.acquire() {
+	if !l.acquire() && (l.room == nil || !l.room() || !l.acquire()) {
 		l.refuse(raw)
 		return nil
 	}
@@ -117,6 +118,10 @@ func (l *Listener) admit(raw *net.UnixConn) *Conn {
 	l.accepted.Add(1)
 	return &Conn{UnixConn: raw, peer: peer, listener: l}
 }
+
+// MakeRoom lets a new connection take the place of another when all are taken: room then closes one, or reports false. It
+// is called before Accept.
+func (l *Listener) MakeRoom(room func() bool) { l.room = room }
 
 // acquire takes a place for a connection, from this socket and from its share.
 func (l *Listener) acquire() bool {

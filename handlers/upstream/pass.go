@@ -124,9 +124,9 @@ func (s *taskSocket) pass(r *request) {
 		GotConn: func(httptrace.GotConnInfo) { r.sent.Store(true) },
 	})
 	held := r.Request // the connection may outlive this call
-	principal, peer := r.principal, r.conn.Peer
+	principal, owner, peer := r.principal, r.owner, r.conn.Peer
 	recheck := func() error {
-		if denial := s.config.Authenticator.Recheck(held, principal, s.owner, peer); denial != nil {
+		if denial := s.config.Authenticator.Recheck(held, principal, owner, peer); denial != nil {
 			return denial
 		}
 		return nil

@@ -70,7 +70,7 @@ type Server struct {
 // New returns a server.
 func New(config Config) *Server {
 	s := &Server{config: config, transport: transport.New(transport.Config{
-		PeerOf: config.PeerOf, Logger: config.Logger, Heads: config.Limits.Heads,
+		PeerOf: config.PeerOf, Logger: config.Logger, Heads: config.Limits.Heads, GiveWay: true,
 	})}
 	s.proxy = s.newProxy()
 	return s
@@ -109,6 +109,7 @@ type request struct {
 	*http.Request
 	w         http.ResponseWriter
 	conn      *transport.Conn
+	owner     auth.Owner
 	principal *auth.Principal
 	path      string // as it was sent
 	change    bool
@@ -128,12 +129,19 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 		fail(w, unavailable(noKeys))
 		return
 	}
-	principal, denial := s.config.Authenticator.Authenticate(r, s.owner, conn.Peer)
+	owner := s.owner
+	if owner.AnyUser {
+		owner.UID = conn.Peer.UID // bad tokens of one user must not shut another out
+	}
+	principal, denial := s.config.Authenticator.Authenticate(r, owner, conn.Peer)
 	if denial != nil {
 		apierror.WriteDenial(w, denial)
 		return
 	}
-	req := &request{Request: r, w: w, conn: conn, principal: principal, path: cmp.Or(r.URL.RawPath, r.URL.Path)}
+	conn.Known()
+	req := &request{
+		Request: r, w: w, conn: conn, owner: owner, principal: principal, path: cmp.Or(r.URL.RawPath, r.URL.Path),
+	}
 	req.change = isChange(r.Method, r.URL.Path)
 	query, err := s.check(req)
 	if err == nil && s.config.Allowed != nil {
@@ -209,7 +217,7 @@ func (s *taskSocket) fromCache(r *request, q read) bool {
 	if errors.Is(err, errPassOn) {
 		return false
 	}
-	if denial := s.config.Authenticator.Recheck(r.Request, r.principal, s.owner, r.conn.Peer); denial != nil {
+	if denial := s.config.Authenticator.Recheck(r.Request, r.principal, r.owner, r.conn.Peer); denial != nil {
 		if !s.config.Ready() { // its key may be good
 			fail(r.w, unavailable(noKeys))
 			return true
@@ -274,7 +282,7 @@ func fail(w http.ResponseWriter, err *apierror.Error) int {
 // The records of the audit log.
 
 func (s *taskSocket) record(r *request, status int) auth.Record {
-	return auth.NewRecord(r.Method, r.URL.EscapedPath(), s.owner, r.conn.Peer, r.principal, status)
+	return auth.NewRecord(r.Method, r.URL.EscapedPath(), r.owner, r.conn.Peer, r.principal, status)
 }
 
 func (s *taskSocket) recordDenied(r *request, denial *auth.Denial) {

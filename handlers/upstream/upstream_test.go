@@ -2,6 +2,7 @@ package upstream_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,6 +33,7 @@ type fixture struct {
 	ring    *identity.Keyring
 	sockets map[string]string // by task
 	audit   *records
+	uid     atomic.Uint32 // of those who connect; 0: the real one
 }
 
 // records is an Auditor.
@@ -56,7 +59,11 @@ func (l live) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	return l.alloc, auth.Live
 }
 
-func peerOf(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil }
+func (f *fixture) peerOf(c net.Conn) (auth.Peer, error) {
+	peer := c.(*socket.Conn).Peer()
+	peer.UID = cmp.Or(f.uid.Load(), peer.UID)
+	return peer, nil
+}
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
@@ -90,7 +97,7 @@ func newFixture(t *testing.T) *fixture {
 	limits := limitset.Default()
 	limits.Waits, limits.Connections = 256, 512
 	server := upstream.New(upstream.Config{
-		Agent: nomad, Authenticator: authenticator, Region: "global", PeerOf: peerOf, Logger: logger, Auditor: f.audit,
+		Agent: nomad, Authenticator: authenticator, Region: "global", PeerOf: f.peerOf, Logger: logger, Auditor: f.audit,
 		Limits: limits, Ready: func() bool { return keys.Keys() != nil },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -234,6 +241,59 @@ func TestDoor(t *testing.T) {
 		if token != "gateway" && token != "" && !strings.HasPrefix(token, "ey") {
 			t.Errorf("the agent got the token %q", token)
 		}
+	}
+}
+
+// TestCrowd: a client without a good token can neither hold all connections of a socket, to which everybody may
+// connect, nor use up the failures that another user may have.
+func TestCrowd(t *testing.T) {
+	f := newFixture(t)
+	f.agent.set("/v1/jobs", "[]")
+	token := f.token("web", allocID)
+	dial := func() net.Conn {
+		conn, err := net.Dial("unix", f.sockets["web"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	ask := func(conn net.Conn, token string) int {
+		_, _ = fmt.Fprintf(conn, "GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", token)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		return response.StatusCode
+	}
+	known := dial()
+	if status := ask(known, token); status != http.StatusOK {
+		t.Fatal(status)
+	}
+	f.uid.Store(1234)
+	for range 10 { // connections that stay open after a refusal
+		ask(dial(), "a.b.c")
+	}
+	for range 1000 { // connections on which nothing comes
+		dial()
+	}
+	f.uid.Store(1235)
+	if status := ask(dial(), token); status != http.StatusOK {
+		t.Errorf("on the socket that others fill: %d", status)
+	}
+	f.uid.Store(1234)
+	f.until("bad tokens are limited", func() bool {
+		return f.do("web", "GET", "/v1/jobs", token[:len(token)-8]+"AAAAAAAA", "").status == http.StatusTooManyRequests
+	})
+	f.uid.Store(1235)
+	for range 10 {
+		if status := ask(dial(), f.token("web", allocID)); status != http.StatusOK {
+			t.Errorf("a new token on a new connection: %d", status)
+		}
+	}
+	if status := ask(known, token); status != http.StatusOK {
+		t.Errorf("the connection of a known client: %d", status)
 	}
 }
 

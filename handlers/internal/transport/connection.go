@@ -39,6 +39,9 @@ type Conn struct {
 	net.Conn
 	Peer auth.Peer // the process at the other end
 
+	number uint64      // in the order of all connections of the socket
+	known  atomic.Bool // see Known
+
 	// Patient lets each write on the upgraded connection last for pagingTimeout.
 	Patient bool
 
@@ -131,6 +134,13 @@ func (c *Conn) Close() error {
 		return nil
 	}
 	return c.Conn.Close()
+}
+
+// Known keeps the connection when others want its place: its client has authenticated.
+func (c *Conn) Known() {
+	if !c.known.Load() {
+		c.known.Store(true)
+	}
 }
 
 // Ambiguous reports whether the request that the handler gets now gives the length of its body twice. It is called once

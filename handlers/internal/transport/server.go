@@ -49,6 +49,9 @@ type Config struct {
 	PeerOf func(net.Conn) (auth.Peer, error)
 	// Logger gets connections whose peer is unknown, and at debug level net/http's lines on bad clients.
 	Logger *slog.Logger
+	// GiveWay lets the oldest connection whose client is not Known give way to a new one when the listener is full. It is
+	// for sockets to which everybody may connect.
+	GiveWay bool
 	// Heads is how many heads of requests each socket remembers for the lane; 0 for none.
 	Heads int
 }
@@ -96,6 +99,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, handlerOf fun
 	defer socket.lane.forget()
 	dog := newWatchdog(socket.lane.forget)
 	watch.Go(func() { dog.run(watching) })
+	if full, ok := listener.(interface{ MakeRoom(room func() bool) }); ok && s.config.GiveWay {
+		full.MakeRoom(dog.makeRoom)
+	}
 	socket.handle = handlerOf(socket)
 	defer s.pacer.forget(&socket.bucket)
 	server := socket.httpServer(dog.state)

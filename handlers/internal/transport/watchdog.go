@@ -22,8 +22,9 @@ type watchdog struct {
 	connections sync.WaitGroup // that are open
 	quiet       func()         // called when there is no connection any more
 
-	mu   sync.Mutex // guards the field below
+	mu   sync.Mutex // guards the fields below
 	open map[*Conn]struct{}
+	seen uint64 // connections so far
 }
 
 func newWatchdog(quiet func()) *watchdog {
@@ -77,6 +78,8 @@ func (d *watchdog) watch(c *Conn) {
 	d.connections.Add(1)
 	d.mu.Lock()
 	d.open[c] = struct{}{}
+	d.seen++
+	c.number = d.seen
 	d.mu.Unlock()
 	d.wake.Send()
 }
@@ -127,6 +130,24 @@ func (d *watchdog) cut(which func(*Conn) bool) {
 			c.cut()
 		}
 	}
+}
+
+// makeRoom closes the oldest connection whose client is unknown, and reports whether there was one.
+func (d *watchdog) makeRoom() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var oldest *Conn
+	for c := range d.open {
+		if !c.known.Load() && (oldest == nil || c.number < oldest.number) {
+			oldest = c
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	oldest.known.Store(true) // it is closed once
+	oldest.cut()
+	return true
 }
 
 // late returns the connections whose phase has lasted longer than it may at the tick, and reports whether there are any
