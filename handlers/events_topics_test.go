@@ -147,6 +147,8 @@ func (c *changes) put(s *api.ServiceRegistration, gone bool) {
 	}
 }
 
+func (*changes) Read(context.Context) func() { return func() {} }
+
 func (c *changes) Since(number uint64) ([]*registry.Change, uint64, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -86,6 +86,8 @@ type Services interface {
 	// Since returns the changes from a number on that are kept, the number of the next one, and what is closed when there
 	// are more.
 	Since(number uint64) (changes []*registry.Change, next uint64, more <-chan struct{})
+	// Read says that somebody reads the changes from now on, until done is called.
+	Read(ctx context.Context) (done func())
 }
 
 // note is an event other than a change of the allocation, such as an evaluation. The SDK's Event decodes it.
@@ -167,6 +169,17 @@ func (e *Log) FollowServices(services Services) {
 	defer e.mu.Unlock()
 	e.services = services
 	_, e.serviced, e.more = services.Since(math.MaxUint64)
+}
+
+// read says that a stream reads the events from now on, until done is called.
+func (e *Log) read(ctx context.Context) (done func()) {
+	e.mu.Lock()
+	services := e.services
+	e.mu.Unlock()
+	if services == nil {
+		return func() {}
+	}
+	return services.Read(ctx)
 }
 
 // takeServicesLocked returns the changes of services since the last call.

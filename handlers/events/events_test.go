@@ -1,6 +1,7 @@
 package events
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"testing"
@@ -53,6 +54,8 @@ type changes struct {
 	count, decoded int
 	more           chan struct{}
 }
+
+func (*changes) Read(context.Context) func() { return func() {} }
 
 func (c *changes) Since(number uint64) (kept []*registry.Change, next uint64, more <-chan struct{}) {
 	next = uint64(c.count)

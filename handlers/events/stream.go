@@ -135,6 +135,7 @@ func (s *eventWriter) begin(out *route.StreamWriter) error {
 func (s *eventWriter) run(ctx context.Context, out *route.StreamWriter) {
 	beat := time.NewTicker(route.HeartbeatEvery)
 	defer beat.Stop()
+	defer s.Events.read(ctx)()
 	err := out.Heartbeat()
 	if err == nil {
 		err = s.begin(out)

@@ -30,28 +30,63 @@ func newChange(entry cluster.Entry, gone bool) *Change {
 // keptChanges is how many of the latest changes a Feed keeps at least, for those who ask late.
 const keptChanges = 256
 
-// Feed keeps the latest changes of the registrations in a namespace, for any number of readers, and decodes none.
+// Feed keeps the latest changes of the registrations in a namespace, for any number of readers, and decodes none. In a
+// store of several machines, where each reader costs, it follows changes only while somebody reads.
 type Feed struct {
 	store  cluster.Store
 	prefix string
+	lazy   bool
+	wanted wake.Signal              // somebody reads
+	begun  chan struct{}            // closed when changes are reported
 	index  uint64                   // up to which changes are known; this field and the next are used by Run alone
 	known  map[string]cluster.Entry // by key: as they were last reported
 
-	mu   sync.Mutex // guards the fields below
-	kept []*Change
-	next uint64        // the number of the next change
-	more chan struct{} // closed and replaced with every new change
+	mu      sync.Mutex // guards the fields below
+	kept    []*Change
+	next    uint64        // the number of the next change
+	more    chan struct{} // closed and replaced with every new change
+	readers int
+	pause   func() // ends what Run does until there is a reader
 }
 
-// Feed returns a feed of changes from now on, which Run reads. If the store can't be read now, every registration is
-// a change once it can. An empty namespace stands for all.
+// Feed returns a feed of changes from now on, or from the first Read on, which Run reads. If the store can't be read
+// then, every registration is a change once it can. An empty namespace stands for all.
 func (r *Registry) Feed(ctx context.Context, namespace string) *Feed {
-	f := &Feed{store: r.store, prefix: prefixOf(namespace, ""), known: map[string]cluster.Entry{},
-		more: make(chan struct{})}
+	_, shared := cluster.As[cluster.Fresher](r.store)
+	f := &Feed{store: r.store, prefix: prefixOf(namespace, ""), lazy: shared, known: map[string]cluster.Entry{},
+		wanted: wake.New(), begun: make(chan struct{}), more: make(chan struct{}), pause: func() {}}
+	if !f.lazy {
+		f.begin(ctx)
+	}
+	return f
+}
+
+func (f *Feed) begin(ctx context.Context) {
 	if page, err := f.store.List(ctx, cluster.Span{Prefix: f.prefix}); err == nil {
 		f.diff(page)
 	}
-	return f
+	close(f.begun)
+}
+
+// Read says that somebody reads the changes from now on, until done is called.
+func (f *Feed) Read(ctx context.Context) (done func()) {
+	f.mu.Lock()
+	f.readers++
+	f.mu.Unlock()
+	f.wanted.Send()
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout) // a reader has other things to read
+	defer cancel()
+	select {
+	case <-f.begun:
+	case <-ctx.Done():
+	}
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.readers--; f.readers == 0 && f.lazy {
+			f.pause()
+		}
+	}
 }
 
 // Since returns the changes from a number on, the oldest first; the number of the next change; and what is closed when
@@ -65,6 +100,31 @@ func (f *Feed) Since(number uint64) (changes []*Change, next uint64, more <-chan
 
 // Run reads changes until ctx ends.
 func (f *Feed) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		reading, pause := context.WithCancel(ctx)
+		f.mu.Lock()
+		idle := f.lazy && f.readers == 0
+		f.pause = pause
+		f.mu.Unlock()
+		if idle {
+			select {
+			case <-f.wanted:
+			case <-ctx.Done():
+			}
+		} else {
+			f.follow(reading)
+		}
+		pause()
+	}
+}
+
+// follow reads changes until ctx ends.
+func (f *Feed) follow(ctx context.Context) {
+	select {
+	case <-f.begun:
+	default:
+		f.begin(ctx)
+	}
 	for ctx.Err() == nil {
 		changes, err := f.read(ctx)
 		if len(changes) > 0 {

@@ -8,11 +8,13 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/cluster/registry"
 )
 
@@ -110,6 +112,71 @@ func TestFeed(t *testing.T) {
 		want("before 1 true")
 		cancel()
 		following.Wait()
+	})
+}
+
+// sharedStore is a store of several machines, which counts the watches under way.
+type sharedStore struct {
+	cluster.Store
+	watches atomic.Int32
+}
+
+func (*sharedStore) FreshUntil(string) time.Time { return time.Now() }
+
+func (s *sharedStore) Watch(ctx context.Context, prefix string, after uint64) (cluster.Changes, error) {
+	s.watches.Add(1)
+	defer s.watches.Add(-1)
+	return s.Store.Watch(ctx, prefix, after)
+}
+
+// TestFeedOnDemand: in a store of several machines a feed follows changes while somebody reads, and then reports also
+// those that came since it has begun.
+func TestFeedOnDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &sharedStore{Store: memory.New()}
+		put := func(name string) {
+			t.Helper()
+			value := fmt.Appendf(nil, `{"ID":"i","Namespace":"default","ServiceName":%q}`, name)
+			op := cluster.Operation{Key: "services/default/" + name + "/i", Value: value}
+			if _, err := store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{op}}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		feed := registry.New(store).Feed(ctx, "default")
+		var running sync.WaitGroup
+		running.Go(func() { feed.Run(ctx) })
+		number := uint64(0)
+		want := func(watches int32, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			var changes []*registry.Change
+			changes, number, _ = feed.Since(number)
+			var got []string
+			for _, c := range changes {
+				got = append(got, c.Service().ServiceName)
+			}
+			if !slices.Equal(got, want) || store.watches.Load() != watches {
+				t.Errorf("%q with %d watches, want %q with %d", got, store.watches.Load(), want, watches)
+			}
+		}
+		put("before")
+		want(0)
+		done, other := feed.Read(t.Context()), feed.Read(t.Context())
+		put("one")
+		want(1, "one")
+		done()
+		put("two")
+		want(1, "two")
+		other()
+		put("three")
+		want(0)
+		done = feed.Read(t.Context())
+		want(1, "three")
+		cancel()
+		running.Wait()
+		done()
 	})
 }
 
