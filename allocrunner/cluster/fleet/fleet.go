@@ -1,12 +1,14 @@
 // Package fleet has what the machines that share a store show each other: their nodes, and the allocations that run on
-// them. A machine's entries end with its leases, so what is listed runs, or did so until a lease's length ago.
+// them. An allocation's entries end with its lease, so what is listed runs, or did so until a lease's length ago. Each
+// allocation has an entry for its machine, so that the machine is there as long as any of them.
 //
 // It promises that a reader sees all entries of one moment; that an allocation whose state changes is written at once,
-// and one that changes otherwise every few seconds; that an entry which was lost is written again; and that a store
-// which can't be used stops nothing. It reads only when somebody asks.
+// and one that changes otherwise every few seconds; and that a store which can't be used stops nothing. It reads only
+// when somebody asks.
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,7 +26,7 @@ var ErrNotFound = errors.New("no machine of the cluster has it")
 // The prefixes of keys.
 const (
 	allocsPrefix = "fleet/allocs/" // and the allocation's ID
-	nodesPrefix  = "fleet/nodes/"  // and the node's ID
+	nodesPrefix  = "fleet/nodes/"  // and the node's ID, a slash, and the ID of an allocation there
 )
 
 // Fleet reads what the machines of a store have published. Its methods may be called from several goroutines. Errors
@@ -38,30 +40,65 @@ func New(store cluster.Store) *Fleet { return &Fleet{store} }
 // that a list shows, their events only the latest of each task, and their indexes are the store's. The caller may
 // change what it gets.
 func (f *Fleet) Allocations(ctx context.Context) ([]*api.Allocation, uint64, error) {
-	return list(ctx, f.store, allocsPrefix, func(alloc *api.Allocation, e cluster.Entry) {
-		alloc.CreateIndex, alloc.ModifyIndex = e.CreateIndex, e.ModifyIndex
-	})
+	return list(ctx, f.store, allocsPrefix, setAllocIndexes)
 }
 
 // Nodes returns the machines by ID, and the store's index.
 func (f *Fleet) Nodes(ctx context.Context) ([]*api.Node, uint64, error) {
-	return list(ctx, f.store, nodesPrefix, setNodeIndexes)
+	return f.nodes(ctx, nodesPrefix)
+}
+
+// nodes returns the machines below a prefix by ID, each as its latest allocation has published it.
+func (f *Fleet) nodes(ctx context.Context, prefix string) (found []*api.Node, index uint64, err error) {
+	all, index, err := list(ctx, f.store, prefix, func(n *api.Node, e cluster.Entry) {
+		n.CreateIndex, n.ModifyIndex = e.CreateIndex, e.ModifyIndex
+	})
+	for _, n := range all {
+		last := len(found) - 1
+		switch {
+		case last < 0 || found[last].ID != n.ID:
+			found = append(found, n)
+		case n.ModifyIndex > found[last].ModifyIndex:
+			n.CreateIndex = min(n.CreateIndex, found[last].CreateIndex)
+			found[last] = n
+		default:
+			found[last].CreateIndex = min(n.CreateIndex, found[last].CreateIndex)
+		}
+	}
+	return found, index, err
 }
 
 // Allocation returns one of those that Allocations returns. Errors: ErrNotFound.
 func (f *Fleet) Allocation(ctx context.Context, id string) (*api.Allocation, error) {
-	return get(ctx, f.store, allocsPrefix+strings.ToLower(id), func(alloc *api.Allocation, e cluster.Entry) {
-		alloc.CreateIndex, alloc.ModifyIndex = e.CreateIndex, e.ModifyIndex
-	})
+	key := allocsPrefix + strings.ToLower(id)
+	if cluster.CheckName("key", key) != nil {
+		return nil, ErrNotFound
+	}
+	entry, _, err := f.store.Get(ctx, key)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("look into the fleet: %w", err)
+	case entry.ModifyIndex == 0:
+		return nil, ErrNotFound
+	}
+	return decode(entry, setAllocIndexes)
 }
 
 // Node returns one of those that Nodes returns. Errors: ErrNotFound.
 func (f *Fleet) Node(ctx context.Context, id string) (*api.Node, error) {
-	return get(ctx, f.store, nodesPrefix+strings.ToLower(id), setNodeIndexes)
+	prefix := nodesPrefix + strings.ToLower(id) + "/"
+	if id == "" || strings.Contains(id, "/") || cluster.CheckName("key", prefix) != nil {
+		return nil, ErrNotFound
+	}
+	found, _, err := f.nodes(ctx, prefix)
+	if err != nil || len(found) == 0 {
+		return nil, cmp.Or(err, ErrNotFound)
+	}
+	return found[0], nil
 }
 
-func setNodeIndexes(n *api.Node, e cluster.Entry) {
-	n.CreateIndex, n.ModifyIndex = e.CreateIndex, e.ModifyIndex
+func setAllocIndexes(alloc *api.Allocation, e cluster.Entry) {
+	alloc.CreateIndex, alloc.ModifyIndex = e.CreateIndex, e.ModifyIndex
 }
 
 // WaitAllocations returns once an allocation is published, changed or gone after an index, or when ctx ends.
@@ -101,20 +138,6 @@ func list[T any](
 		}
 	}
 	return found, page.Index, nil
-}
-
-func get[T any](ctx context.Context, store cluster.Store, key string, fill func(*T, cluster.Entry)) (*T, error) {
-	if cluster.CheckName("key", key) != nil {
-		return nil, ErrNotFound
-	}
-	entry, _, err := store.Get(ctx, key)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("look into the fleet: %w", err)
-	case entry.ModifyIndex == 0:
-		return nil, ErrNotFound
-	}
-	return decode(entry, fill)
 }
 
 func decode[T any](entry cluster.Entry, fill func(*T, cluster.Entry)) (*T, error) {

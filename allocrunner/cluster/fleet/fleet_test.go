@@ -194,30 +194,28 @@ func TestLittleTraffic(t *testing.T) {
 	})
 }
 
-// TestLostEntries: entries whose leases have ended, or that somebody has deleted, are written again, also after the
-// store was away.
-func TestLostEntries(t *testing.T) {
+// TestAway: the latest state is written when the store is back, and a machine stays as long as one of its allocations.
+func TestAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &counted{Store: memory.New()}
 		alloc := newSource("a1")
 		defer machine(store, "n1", alloc)()
+		endOther := machine(store, "n1", newSource("a2"))
 		synctest.Wait()
 		store.set(true)
 		alloc.change(func(a *api.Allocation) { a.ClientStatus = "running" })
-		_, err := store.Store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{
-			{Key: "fleet/allocs/a1", Delete: true}, {Key: "fleet/nodes/n1", Delete: true}}})
-		if err != nil {
-			t.Fatal(err)
-		}
 		time.Sleep(time.Hour)
+		alloc.change(func(a *api.Allocation) { a.ClientStatus = "failed" })
 		store.set(false)
 		time.Sleep(time.Minute)
 		f := fleet.New(store)
-		if found, _ := statuses(t, f); found["a1"] != "running" {
+		if found, _ := statuses(t, f); found["a1"] != "failed" || len(found) != 2 {
 			t.Error(found)
 		}
-		if nodes, _, _ := f.Nodes(t.Context()); len(nodes) != 1 {
-			t.Error(nodes)
+		endOther()
+		nodes, _, _ := f.Nodes(t.Context())
+		if found, _ := statuses(t, f); len(nodes) != 1 || nodes[0].Name != "name of n1" || len(found) != 1 {
+			t.Error(nodes, found)
 		}
 	})
 }

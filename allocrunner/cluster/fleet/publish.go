@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -32,9 +31,6 @@ type Source interface {
 	Wait(ctx context.Context, index uint64) *api.Allocation
 }
 
-// NodeLease returns the owner of the lease that a machine's entries end with. Each process of the machine holds it.
-func NodeLease(id string) string { return "node/" + id }
-
 // Publisher publishes one allocation, and the machine that runs it.
 type Publisher struct {
 	Store  cluster.Store
@@ -43,30 +39,19 @@ type Publisher struct {
 	Node   func() *api.Node // with its ID and name
 }
 
-// Run publishes until ctx ends. The entries then end with this process's leases.
+// Run publishes until ctx ends. The entries then end with the allocation's lease, which the store writes them again
+// with while Run holds it.
 func (p *Publisher) Run(ctx context.Context) {
-	var work sync.WaitGroup
-	defer work.Wait()
-	node := p.Node()
-	value := encodeNode(node)
-	work.Go(func() {
-		e := &entry{Publisher: p, key: nodesPrefix + node.ID, lease: NodeLease(node.ID)}
-		defer e.release()
-		e.publish(ctx, value, func(ctx context.Context) []byte {
-			<-ctx.Done()
-			return value
-		})
-	})
-	latest := p.Alloc.Alloc()
-	e := &entry{Publisher: p, key: allocsPrefix + latest.ID, lease: latest.ID}
-	defer e.release()
-	e.publish(ctx, encodeAlloc(latest), func(ctx context.Context) []byte {
+	latest, node := p.Alloc.Alloc(), p.Node()
+	w := &writer{Publisher: p, id: latest.ID, node: node.ID, machine: encodeNode(node)}
+	defer w.release()
+	for ctx.Err() == nil {
+		latest = w.keep(ctx)
 		latest = p.next(ctx, latest)
-		return encodeAlloc(latest)
-	})
+	}
 	ending, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()
-	_ = e.write(ending, encodeAlloc(p.Alloc.Alloc())) // for those who follow it; the entry ends with the lease in any case
+	_ = w.write(ending, p.Alloc.Alloc()) // for those who follow it; the entry ends with the lease in any case
 }
 
 // next waits for another version that is to be written: at once when the state has changed, else after coalesceTime. It
@@ -101,97 +86,63 @@ func stateOf(a *api.Allocation) state {
 	return s
 }
 
-// entry is one entry of a Publisher, with the lease that it ends with.
-type entry struct {
+// writer writes the entries of a Publisher.
+type writer struct {
 	*Publisher
-	key, lease string
+	id, node string
+	machine  []byte // as it is published; nil once it has been
+	written  []byte // the allocation as it was published last
 
-	held  cluster.Lease // nil before the first write
-	index uint64        // of the latest write, or of the look that found it written
+	held cluster.Lease // nil before the first write
 }
 
-// publish writes a value, the values that follow it, and again one that was lost, until ctx ends. change waits for the
-// next value, and returns the latest when its context ends.
-func (e *entry) publish(ctx context.Context, value []byte, change func(context.Context) []byte) {
-	for ctx.Err() == nil {
-		e.keep(ctx, value)
-		waiting, cancel := context.WithCancel(ctx)
-		var loss sync.WaitGroup
-		loss.Go(func() {
-			e.awaitLoss(waiting, e.index)
-			cancel()
-		})
-		value = change(waiting)
-		cancel()
-		loss.Wait()
-	}
-}
-
-// newPauses returns the pauses between attempts.
-func newPauses() wake.Backoff {
-	return wake.Backoff{First: 200 * time.Millisecond, Last: 10 * time.Second}
-}
-
-// keep writes the value unless it is there, and tries until it has succeeded or ctx ends.
-func (e *entry) keep(ctx context.Context, value []byte) {
-	for pauses := newPauses(); ; {
+// keep writes the latest version, and tries until it has succeeded or ctx ends. It returns the version.
+func (w *writer) keep(ctx context.Context) *api.Allocation {
+	for pauses := (wake.Backoff{First: 200 * time.Millisecond, Last: 10 * time.Second}); ; {
+		latest := w.Alloc.Alloc()
 		attempt, cancel := context.WithTimeout(ctx, attemptTime)
-		err := e.write(attempt, value)
+		err := w.write(attempt, latest)
 		cancel()
 		if err == nil || ctx.Err() != nil {
-			return
+			return latest
 		}
-		e.Logger.Debug("other machines don't see this one's state yet; taskapi tries again", "key", e.key, "error", err)
+		w.Logger.Debug("other machines don't see this one's state yet; taskapi tries again", "error", err)
 		if pauses.Sleep(ctx) != nil {
-			return
+			return latest
 		}
 	}
 }
 
-// write makes the entry have the value, and this process hold its lease.
-func (e *entry) write(ctx context.Context, value []byte) (err error) {
-	if e.held == nil {
-		if e.held, err = e.Store.Hold(ctx, e.lease); err != nil {
+// write makes the store have a version, and this process hold the lease that it ends with.
+func (w *writer) write(ctx context.Context, alloc *api.Allocation) (err error) {
+	if w.held == nil {
+		if w.held, err = w.Store.Hold(ctx, w.id); err != nil {
 			return err
 		}
 	}
-	there, index, err := e.Store.Get(ctx, e.key)
-	if err == nil && (there.ModifyIndex == 0 || !bytes.Equal(there.Value, value)) {
-		index, err = e.Store.Commit(ctx, cluster.Txn{
-			Then: []cluster.Operation{{Key: e.key, Value: value, Lease: e.lease}},
-		})
+	value := encodeAlloc(alloc)
+	if bytes.Equal(value, w.written) {
+		return nil
 	}
+	txn := cluster.Txn{Then: []cluster.Operation{{Key: allocsPrefix + w.id, Value: value, Lease: w.id}}}
+	if w.machine != nil {
+		key := nodesPrefix + w.node + "/" + w.id
+		txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: w.machine, Lease: w.id})
+	}
+	_, err = w.Store.Commit(ctx, txn)
 	switch {
 	case err == nil:
-		e.index = index
+		w.written, w.machine = value, nil
 	case errors.Is(err, cluster.ErrLeaseEnded):
-		e.release()
+		w.release()
 	}
 	return err
 }
 
-// awaitLoss returns when the entry is gone after an index, or when ctx ends.
-func (e *entry) awaitLoss(ctx context.Context, after uint64) {
-	for pauses := newPauses(); ctx.Err() == nil; {
-		changes, err := e.Store.Watch(ctx, e.key, after)
-		if err == nil {
-			after = changes.Index
-			pauses.Reset()
-			var there cluster.Entry
-			if there, _, err = e.Store.Get(ctx, e.key); err == nil && there.ModifyIndex == 0 {
-				return
-			}
-		}
-		if err != nil {
-			_ = pauses.Sleep(ctx) // the loop sees that ctx has ended
-		}
-	}
-}
-
-func (e *entry) release() {
-	if e.held != nil {
-		_ = e.held.Close() // it ends with the process at the latest
-		e.held = nil
+func (w *writer) release() {
+	if w.held != nil {
+		_ = w.held.Close() // it ends with the process at the latest
+		w.held = nil
 	}
 }
 

@@ -28,22 +28,13 @@ const fleetName = "fleet"
 
 const (
 	fleetMachines = 20
+	fleetReaders  = 2  // allocations of each machine that read the changes of services; all follow the revocations
 	probeRounds   = 25 // each changes one thing of each kind
 	probePause    = 100 * time.Millisecond
-	fleetTimeout  = 3 * time.Minute // for all allocations to be registered
+	fleetTimeout  = 10 * time.Minute // for all allocations to be registered
 	fleetLook     = 100 * time.Millisecond
 	quietTime     = 5 * time.Second
 )
-
-// fleetOfProcesses measures machines whose allocations are clients of etcd each.
-func (env *environment) fleetOfProcesses(ctx context.Context, o options) ([]sample, error) {
-	return env.fleet(ctx, o, max(1, o.crowd/fleetMachines))
-}
-
-// fleetOfMachines measures machines that are one client each.
-func (env *environment) fleetOfMachines(ctx context.Context, o options) ([]sample, error) {
-	return env.fleet(ctx, o, 1)
-}
 
 // A fleet is machines that share an etcd. Each is a process of the simulator.
 type fleet struct {
@@ -54,13 +45,12 @@ type fleet struct {
 	key      []byte
 	machines []*process
 	dirs     []string
-	allocs   int // of all machines
-	clients  int // of etcd
+	allocs   int // of all machines; each is a client of etcd
 }
 
-// fleet measures machines with as many clients of etcd each.
-func (env *environment) fleet(ctx context.Context, o options, clients int) (_ []sample, err error) {
-	f := &fleet{env: env, key: make([]byte, 32), clients: clients * fleetMachines}
+// fleet measures machines whose allocations are clients of etcd each, as processes of taskapi are.
+func (env *environment) fleet(ctx context.Context, o options) (_ []sample, err error) {
+	f := &fleet{env: env, key: make([]byte, 32)}
 	rand.Read(f.key) // never fails (crypto/rand)
 	if f.etcd, err = env.etcd(ctx); err != nil {
 		return nil, err
@@ -79,10 +69,10 @@ func (env *environment) fleet(ctx context.Context, o options, clients int) (_ []
 		}
 	}()
 	var all []sample
-	for _, part := range []func(context.Context, options, int) ([]sample, error){
+	for _, part := range []func(context.Context, options) ([]sample, error){
 		f.begin, f.rest, f.changes, f.restart, f.storm,
 	} {
-		samples, err := part(ctx, o, clients)
+		samples, err := part(ctx, o)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +86,7 @@ func (f *fleet) sealer(purpose string) (cluster.Sealer, error) {
 }
 
 // begin starts all machines, and waits until all allocations are registered and nothing changes any more.
-func (f *fleet) begin(ctx context.Context, o options, clients int) ([]sample, error) {
+func (f *fleet) begin(ctx context.Context, o options) ([]sample, error) {
 	program, err := f.env.simulator(ctx)
 	if err != nil {
 		return nil, err
@@ -110,8 +100,8 @@ func (f *fleet) begin(ctx context.Context, o options, clients int) ([]sample, er
 	began := time.Now()
 	for range fleetMachines {
 		dir := f.env.path(".data")
-		p, err := f.machine(dir, program, "-data-dir", dir, "-allocations", strconv.Itoa(each), "-stores",
-			strconv.Itoa(clients), job)
+		p, err := f.machine(dir, program, "-data-dir", dir, "-allocations", strconv.Itoa(each), "-readers",
+			strconv.Itoa(fleetReaders), job)
 		if err != nil {
 			return nil, err
 		}
@@ -246,14 +236,14 @@ func (f *fleet) quiet(ctx context.Context) error {
 }
 
 // rest measures what the fleet uses when nothing changes.
-func (f *fleet) rest(ctx context.Context, o options, _ int) ([]sample, error) {
+func (f *fleet) rest(ctx context.Context, o options) ([]sample, error) {
 	before := f.used()
 	if err := wake.Sleep(ctx, o.of(15*time.Second)); err != nil {
 		return nil, err
 	}
 	u := f.used()
 	seconds := u.at.Sub(before.at).Seconds()
-	each := float64(f.clients)
+	each := float64(f.allocs)
 	return []sample{
 		{"at rest: requests to etcd", perSecond, (u.requests - before.requests) / seconds},
 		{"at rest: CPU of etcd", cores, (u.etcd - before.etcd).Seconds() / seconds},

@@ -30,7 +30,7 @@ type probe struct {
 }
 
 // changes measures how soon all machines see a change, and what it costs.
-func (f *fleet) changes(ctx context.Context, _ options, _ int) ([]sample, error) {
+func (f *fleet) changes(ctx context.Context, _ options) ([]sample, error) {
 	quiet := f.used()
 	if err := wake.Sleep(ctx, 5*time.Second); err != nil {
 		return nil, err
@@ -51,9 +51,9 @@ func (f *fleet) changes(ctx context.Context, _ options, _ int) ([]sample, error)
 	samples := []sample{
 		{"a change: CPU time of etcd", duration, less(float64(u.etcd), float64(before.etcd), float64(quiet.etcd))},
 		{"a change: CPU time of each client", duration,
-			less(float64(u.machines), float64(before.machines), float64(quiet.machines)) / float64(f.clients)},
+			less(float64(u.machines), float64(before.machines), float64(quiet.machines)) / float64(f.allocs)},
 		{"a change: bytes of each client", func(n float64) string { return fmt.Sprintf("%.0f B", n) },
-			less(float64(u.bytes), float64(before.bytes), float64(quiet.bytes)) / float64(f.clients)},
+			less(float64(u.bytes), float64(before.bytes), float64(quiet.bytes)) / float64(f.allocs)},
 		{"a change: requests to etcd", func(n float64) string { return fmt.Sprintf("%.1f", n) },
 			less(u.requests, before.requests, quiet.requests)},
 	}
@@ -159,7 +159,7 @@ func (p probe) at(line string) time.Time {
 }
 
 // restart kills etcd and starts it again. Its leases live on.
-func (f *fleet) restart(ctx context.Context, _ options, _ int) ([]sample, error) {
+func (f *fleet) restart(ctx context.Context, _ options) ([]sample, error) {
 	f.etcd.kill()
 	began := time.Now()
 	if err := f.etcd.start(ctx); err != nil {
@@ -196,7 +196,7 @@ func (f *fleet) restart(ctx context.Context, _ options, _ int) ([]sample, error)
 func number(n float64) string { return fmt.Sprintf("%.0f", n) }
 
 // storm cuts all machines off until every lease has ended, and lets them come back in one moment.
-func (f *fleet) storm(ctx context.Context, _ options, _ int) ([]sample, error) {
+func (f *fleet) storm(ctx context.Context, _ options) ([]sample, error) {
 	for _, m := range f.machines {
 		if err := m.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			return nil, err
@@ -249,6 +249,6 @@ func (f *fleet) storm(ctx context.Context, _ options, _ int) ([]sample, error) {
 		{"all cut off: writes in the busiest second", perSecond, most},
 		timeSample("all cut off: CPU time of etcd", u.etcd-before.etcd),
 		timeSample("all cut off: CPU time of all clients", u.machines-before.machines),
-		{"all cut off: bytes of each client", megabytes, float64(u.bytes-before.bytes) / float64(f.clients)},
+		{"all cut off: bytes of each client", megabytes, float64(u.bytes-before.bytes) / float64(f.allocs)},
 	}, nil
 }

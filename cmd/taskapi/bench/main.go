@@ -17,8 +17,8 @@
 //	            the simulator beside this program, which is built from the source
 //	cluster     the store of several machines in a real etcd, beside that of one machine and etcd itself
 //	fleet       20 simulated machines that share a real etcd: how soon all see a change, what they cost, and how all of
-//	            them register again. Each allocation is a client of etcd, as a process of taskapi is; with fleet-shared
-//	            each machine is one. Measured only when -run names them, because each round takes minutes
+//	            them register again. Each allocation is a client of etcd, as a process of taskapi is. Measured only when
+//	            -run names it, because a round takes minutes
 //
 // With -nomad, a Nomad agent is measured in turn with taskapi in throughput, start,
 // memory and exec.
@@ -118,8 +118,7 @@ var measurements = []measurement{
 	}},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
 	{"cluster", func(e *environment) []way { return e.clusterWays() }},
-	{fleetName, func(e *environment) []way { return []way{{"taskapi", e.fleetOfProcesses}} }},
-	{fleetName + "-shared", func(e *environment) []way { return []way{{"taskapi", e.fleetOfMachines}} }},
+	{fleetName, func(e *environment) []way { return []way{{"taskapi", e.fleet}} }},
 	{scale, func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
 
@@ -134,7 +133,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	if _, err := exec.LookPath("etcd"); err != nil {
 		names = slices.DeleteFunc(names, func(name string) bool { return name == "cluster" })
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, fleetName) })
+	names = slices.DeleteFunc(names, func(name string) bool { return name == fleetName })
 	all := strings.Join(names, ",")
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.binary, "binary", "bin/taskapi", "the taskapi to measure")

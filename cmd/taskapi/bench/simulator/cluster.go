@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,7 +13,6 @@ import (
 	"github.com/google/uuid"
 
 	"taskapi/allocrunner/cluster"
-	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -33,40 +33,51 @@ type opening struct {
 	services *registry.Feed
 }
 
-// openStores returns functions that open stores at their first call: those of the cluster, or one in memory.
-func (s *simulator) openStores(ctx context.Context, count int, background *sync.WaitGroup) []func() opening {
-	shared := s.layout.Shares()
-	if !shared {
-		count = 1
+// openings returns a function that opens the store of an allocation: that of the cluster, as a process of taskapi does,
+// or the one in memory that all have. closeAll closes all of them.
+func (s *simulator) openings(
+	ctx context.Context, background *sync.WaitGroup,
+) (open func(i int, alloc string) opening, closeAll func() error) {
+	var mu sync.Mutex // guards all
+	var all []cluster.Store
+	closeAll = func() (err error) {
+		for _, store := range all {
+			err = errors.Join(err, store.Close())
+		}
+		return err
+	}
+	follow := func(store cluster.Store) opening {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, store)
+		o := opening{store, registry.New(store).Feed(ctx, *s.job.Namespace)}
+		background.Go(func() { o.services.Run(ctx) })
+		return o
+	}
+	if !s.layout.Shares() {
+		inMemory := sync.OnceValue(func() opening { return follow(memory.New()) })
+		return func(int, string) opening { return inMemory() }, closeAll
 	}
 	logger := base.NewLogger(false, s.environment)
-	id, _ := s.node()
-	all := make([]func() opening, count)
-	for i := range all {
-		all[i] = sync.OnceValue(func() opening {
-			if !shared {
-				store := memory.New()
-				return s.follow(ctx, store, background)
-			}
-			store := s.layout.OpenCluster()
-			keys := &tokensync.Keys{Store: store, Ring: s.ring, Lease: fleet.NodeLease(id), Logger: logger}
-			background.Go(func() { keys.Run(ctx) })
-			revocations := &tokensync.Revocations{Store: store, List: s.revoked, Logger: logger}
-			background.Go(func() { revocations.Run(ctx) })
-			if i == 0 {
-				background.Go(func() { s.report(ctx, store, logger) })
-			}
-			return s.follow(ctx, store, background)
-		})
-	}
-	return all
-}
-
-// follow follows the services of a store.
-func (s *simulator) follow(ctx context.Context, store cluster.Store, background *sync.WaitGroup) opening {
-	o := opening{store, registry.New(store).Feed(ctx, *s.job.Namespace)}
-	background.Go(func() { o.services.Run(ctx) })
-	return o
+	return func(i int, alloc string) opening {
+		store := s.layout.OpenCluster()
+		keys := &tokensync.Keys{Store: store, Ring: s.ring, Alloc: alloc, Logger: logger}
+		background.Go(func() { keys.Run(ctx) })
+		revocations := &tokensync.Revocations{Store: store, List: s.revoked, Logger: logger}
+		background.Go(func() { revocations.Run(ctx) })
+		if i == 0 {
+			background.Go(func() { s.report(ctx, store, logger) })
+		}
+		o := follow(store)
+		if i < s.readers {
+			background.Go(func() {
+				done := o.services.Read(ctx)
+				<-ctx.Done()
+				done()
+			})
+		}
+		return o
+	}, closeAll
 }
 
 // node returns the ID and the name of the machine that a data directory stands for.

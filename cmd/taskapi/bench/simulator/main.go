@@ -48,13 +48,12 @@ func run(ctx context.Context, log io.Writer, args []string) error {
 	flags.SetOutput(log)
 	dataDir := flags.String("data-dir", "", "where keys and allocations live")
 	allocations := flags.Int("allocations", 1, "how many allocations of the job run")
-	openings := flags.Int("stores", 1, "how many openings of the cluster's store share them; taskapi has one for each")
+	readers := flags.Int("readers", 0, "how many of them read the changes of the cluster's services")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *dataDir == "" || *allocations < 1 || *allocations > maxAllocations || *openings < 1 || flags.NArg() != 1 {
-		return fmt.Errorf("want -data-dir DIR, -allocations of 1 to %d, -stores of at least 1, and one job file",
-			maxAllocations)
+	if *dataDir == "" || *allocations < 1 || *allocations > maxAllocations || flags.NArg() != 1 {
+		return fmt.Errorf("want -data-dir DIR, -allocations of 1 to %d, and one job file", maxAllocations)
 	}
 	w := base.Environment{Stdout: io.Discard, Stderr: log}
 	settings := agent.DefaultSettings()
@@ -68,7 +67,8 @@ func run(ctx context.Context, log io.Writer, args []string) error {
 		return err
 	}
 	s := simulator{layout: layout, settings: settings, environment: w, job: loaded.Job, group: loaded.Group}
-	return s.run(ctx, *allocations, *openings)
+	s.readers = *readers
+	return s.run(ctx, *allocations)
 }
 
 // A simulator has what its allocations share.
@@ -78,13 +78,14 @@ type simulator struct {
 	environment base.Environment
 	job         *api.Job
 	group       *api.TaskGroup
+	readers     int // of the first allocations
 
 	ring     *identity.Keyring
 	revoked  *revocation.List
 	starting chan struct{} // has an element for each allocation that starts
 }
 
-func (s *simulator) run(ctx context.Context, allocations, openings int) (err error) {
+func (s *simulator) run(ctx context.Context, allocations int) (err error) {
 	defer agent.Prepare()()
 	if err = s.layout.MakeDir(); err != nil {
 		return err
@@ -105,11 +106,11 @@ func (s *simulator) run(ctx context.Context, allocations, openings int) (err err
 	var background, running sync.WaitGroup
 	background.Go(func() { s.ring.Watch(ctx, logger) })
 	background.Go(func() { s.revoked.Watch(ctx, logger) })
-	open := s.openStores(ctx, openings, &background)
+	open, closeAll := s.openings(ctx, &background)
 	failed := make([]error, allocations)
 	for i := range failed {
 		running.Go(func() {
-			if failed[i] = s.one(ctx, open[i%len(open)]); failed[i] != nil {
+			if failed[i] = s.one(ctx, i, open); failed[i] != nil {
 				cancel() // the others are of no use
 			}
 		})
@@ -117,15 +118,11 @@ func (s *simulator) run(ctx context.Context, allocations, openings int) (err err
 	running.Wait()
 	cancel()
 	background.Wait()
-	err = errors.Join(failed...)
-	for _, o := range open {
-		err = errors.Join(err, o().store.Close())
-	}
-	return err
+	return errors.Join(append(failed, closeAll())...)
 }
 
 // one runs one more allocation of the job.
-func (s *simulator) one(ctx context.Context, open func() opening) error {
+func (s *simulator) one(ctx context.Context, i int, open func(i int, alloc string) opening) error {
 	select {
 	case s.starting <- struct{}{}:
 	case <-ctx.Done():
@@ -133,8 +130,8 @@ func (s *simulator) one(ctx context.Context, open func() opening) error {
 	}
 	started := sync.OnceFunc(func() { <-s.starting })
 	defer started()
-	o := open()
 	alloc := agent.NewAllocation(uuid.NewString(), s.job, s.group)
+	o := open(i, alloc.ID)
 	if s.layout.Shares() {
 		alloc.NodeID, alloc.NodeName = s.node()
 	}

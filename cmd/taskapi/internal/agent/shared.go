@@ -17,7 +17,6 @@ import (
 	"taskapi/allocrunner/claims"
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/claim"
-	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/devices"
@@ -233,8 +232,7 @@ func (s *wiring) shared() []func(context.Context) {
 	if s.cfg.NoAPI || s.cfg.Shared {
 		return run
 	}
-	lease := fleet.NodeLease(s.runner.Alloc().NodeID)
-	keys := &tokensync.Keys{Store: store, Ring: s.keyring, Lease: lease, Logger: s.logger}
+	keys := &tokensync.Keys{Store: store, Ring: s.keyring, Alloc: s.cfg.ID, Logger: s.logger}
 	run = append(run, keys.Run)
 	if s.revocations != nil {
 		run = append(run, (&tokensync.Revocations{Store: store, List: s.revocations, Logger: s.logger}).Run)

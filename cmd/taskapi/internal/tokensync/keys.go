@@ -1,11 +1,9 @@
 package tokensync
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -13,22 +11,22 @@ import (
 	"taskapi/identity"
 )
 
-const keysPrefix = "fleet/keys/"
+const keysPrefix = "fleet/keys/" // and the ID of an allocation, whose machine has the keys
 
 // keySet is a JWK set.
 type keySet struct {
 	Keys []json.RawMessage `json:"keys"`
 }
 
-// Keys are the public keys of this machine's ring.
+// Keys are the public keys of this machine's ring, as an allocation publishes them.
 type Keys struct {
 	Store  cluster.Store
 	Ring   *identity.Keyring // follows its file: see identity.Keyring.Watch
-	Lease  string            // with which the keys end
+	Alloc  string            // the allocation's ID; the keys end with its lease
 	Logger *slog.Logger
 }
 
-// Run publishes the keys, and removes those that are no longer in the ring, until ctx ends.
+// Run publishes the keys, again with each change of the ring, until ctx ends.
 func (k *Keys) Run(ctx context.Context) {
 	var held cluster.Lease
 	release := func() {
@@ -38,62 +36,34 @@ func (k *Keys) Run(ctx context.Context) {
 		}
 	}
 	defer release()
-	mine := map[string]bool{} // by key of the store: what this process has seen in the ring
-	follow(ctx, k.Store, keysPrefix, k.Ring.Replaced, func() (index uint64, err error) {
-		ctx, cancel := context.WithTimeout(ctx, attemptTime)
-		defer cancel()
-		if held == nil {
-			held, err = k.Store.Hold(ctx, k.Lease)
-		}
+	for pauses := newPauses(); ctx.Err() == nil; {
+		changed := k.Ring.Replaced()
+		err := func() (err error) {
+			ctx, cancel := context.WithTimeout(ctx, attemptTime)
+			defer cancel()
+			if held == nil {
+				held, err = k.Store.Hold(ctx, k.Alloc)
+			}
+			if err == nil {
+				op := cluster.Operation{Key: keysPrefix + k.Alloc, Value: k.Ring.JWKS(), Lease: k.Alloc}
+				_, err = k.Store.Commit(ctx, cluster.Txn{Then: []cluster.Operation{op}})
+			}
+			return err
+		}()
 		if err == nil {
-			index, err = k.sync(ctx, mine)
+			pauses.Reset()
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+			continue
 		}
 		if errors.Is(err, cluster.ErrLeaseEnded) {
 			release()
 		}
-		if err != nil {
-			k.Logger.Debug("other machines don't know this one's keys yet; taskapi tries again", "error", err)
-		}
-		return index, err
-	})
-}
-
-// sync makes the store have the keys of the ring, and none that the ring had before.
-func (k *Keys) sync(ctx context.Context, mine map[string]bool) (uint64, error) {
-	page, err := k.Store.List(ctx, cluster.Span{Prefix: keysPrefix})
-	if err != nil {
-		return 0, err
+		k.Logger.Debug("other machines don't know this one's keys yet; taskapi tries again", "error", err)
+		_ = pauses.Sleep(ctx) // the loop sees that ctx has ended
 	}
-	there := map[string]cluster.Entry{}
-	for _, e := range page.Entries {
-		there[e.Key] = e
-	}
-	var ring keySet
-	if err := json.Unmarshal(k.Ring.JWKS(), &ring); err != nil {
-		return 0, err
-	}
-	var txn cluster.Txn
-	for _, jwk := range ring.Keys {
-		key := keysPrefix + keyID(jwk)
-		if e := there[key]; e.ModifyIndex == 0 || !bytes.Equal(e.Value, jwk) {
-			txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: jwk, Lease: k.Lease})
-		}
-		mine[key] = true
-		delete(there, key)
-	}
-	for key := range there {
-		if mine[key] {
-			txn.Then = append(txn.Then, cluster.Operation{Key: key, Delete: true})
-		}
-	}
-	if len(txn.Then) == 0 {
-		return page.Index, nil
-	}
-	index, err := k.Store.Commit(ctx, txn)
-	if err != nil {
-		return 0, fmt.Errorf("publish keys: %w", err)
-	}
-	return index, nil
 }
 
 func keyID(jwk json.RawMessage) string {
@@ -121,9 +91,18 @@ func AllKeys(ctx context.Context, store cluster.Store, own []byte) []byte {
 	for _, jwk := range set.Keys {
 		known[keyID(jwk)] = true
 	}
+	sets := map[string]bool{} // the allocations of a machine publish the same
 	for _, e := range page.Entries {
-		if id := keyID(e.Value); !e.Damaged && id != "" && keysPrefix+id == e.Key && !known[id] {
-			set.Keys = append(set.Keys, e.Value)
+		var other keySet
+		if e.Damaged || sets[string(e.Value)] || json.Unmarshal(e.Value, &other) != nil {
+			continue
+		}
+		sets[string(e.Value)] = true
+		for _, jwk := range other.Keys {
+			if id := keyID(jwk); id != "" && !known[id] {
+				known[id] = true
+				set.Keys = append(set.Keys, jwk)
+			}
 		}
 	}
 	all, err := json.Marshal(set)

@@ -12,10 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/identity/revocation"
+	"taskapi/internal/wake"
 )
 
 // The times of this package.
@@ -23,7 +25,9 @@ const (
 	attemptTime = 5 * time.Second // for one use of the store
 	// forgetAfter is how long an expired rule stays, for machines whose clocks are behind.
 	forgetAfter = time.Hour
-	batch       = 64 // operations of a transaction
+	// spreadTime is how long a process waits at most before it writes a rule of this machine.
+	spreadTime = 250 * time.Millisecond
+	batch      = 64 // operations of a transaction
 )
 
 const revocationsPrefix = "fleet/revocations/"
@@ -42,32 +46,60 @@ type Revocations struct {
 	Logger *slog.Logger
 }
 
+func newPauses() wake.Backoff {
+	return wake.Backoff{First: 200 * time.Millisecond, Last: 10 * time.Second}
+}
+
 // Run takes the rules of other machines into the list, and writes those of the list to the store, until ctx ends. While
 // the store is away, the list alone decides, and everything is made up for when the store is back.
 func (s *Revocations) Run(ctx context.Context) {
-	follow(ctx, s.Store, revocationsPrefix, s.List.Changed, func() (uint64, error) {
+	for pauses := newPauses(); ctx.Err() == nil; {
+		here := s.List.Changed()
 		index, err := s.Sync(ctx)
+		if err == nil {
+			pauses.Reset()
+			err = s.await(ctx, index, here)
+		}
 		if err != nil {
 			s.Logger.Debug("revocations are not the same on all machines yet; taskapi tries again", "error", err)
+			_ = pauses.Sleep(ctx) // the loop sees that ctx has ended
 		}
-		return index, err
-	})
+	}
+}
+
+// await returns at a change of the store's rules after an index, or soon after here is closed. Errors: the store's.
+func (s *Revocations) await(ctx context.Context, index uint64, here <-chan struct{}) error {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-here:
+			// All processes of this machine see the change. The first of them that writes the rule saves the others that.
+			_ = wake.Sleep(waiting, rand.N(spreadTime))
+			cancel()
+		case <-waiting.Done():
+		}
+	}()
+	if _, err := s.Store.Watch(waiting, revocationsPrefix, index); err != nil && waiting.Err() == nil {
+		return err
+	}
+	return nil
 }
 
 // Sync makes the list and the store the same once, and returns the index of the store to go on from.
 func (s *Revocations) Sync(ctx context.Context) (uint64, error) {
-	for {
-		index, err := s.sync(ctx)
+	for local := true; ; local = false {
+		index, err := s.sync(ctx, local)
 		if !cluster.IsConflict(err) { // else another process has written the same
 			return index, err
 		}
 	}
 }
 
-func (s *Revocations) sync(ctx context.Context) (uint64, error) {
+func (s *Revocations) sync(ctx context.Context, local bool) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
-	page, err := s.Store.List(ctx, cluster.Span{Prefix: revocationsPrefix})
+	page, err := s.Store.List(ctx, cluster.Span{Prefix: revocationsPrefix, Local: local})
 	if err != nil {
 		return 0, fmt.Errorf("read the revocations of other machines: %w", err)
 	}

@@ -181,12 +181,12 @@ func keysOf(t *testing.T, text []byte) (ids []string) {
 // those of a machine that is gone, vanish.
 func TestKeys(t *testing.T) {
 	store := memory.New()
-	ring := func(lease string) (*identity.Keyring, func()) {
+	ring := func(alloc string) (*identity.Keyring, func()) {
 		k, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &tokensync.Keys{Store: store.Open(), Ring: k, Lease: lease,
+		s := &tokensync.Keys{Store: store.Open(), Ring: k, Alloc: alloc,
 			Logger: slog.New(slog.DiscardHandler)}
 		return k, background(t, s.Run, func(ctx context.Context) { k.Watch(ctx, s.Logger) })
 	}
@@ -215,8 +215,8 @@ func TestKeys(t *testing.T) {
 	}
 	l.stale.Store(false)
 	if _, err := store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{
-		{Key: "fleet/keys/x", Value: []byte(`{"kid":"y"}`)}, {Key: "fleet/keys/z", Value: []byte("[")},
-		{Key: "fleet/keys/", Value: []byte("{}")}}}); err != nil {
+		{Key: "fleet/keys/x", Value: []byte(`{"keys":[{"kid":""},7]}`)}, {Key: "fleet/keys/z", Value: []byte("[")},
+		{Key: "fleet/keys/", Value: []byte(`{"kid":"y"}`)}}}); err != nil {
 		t.Fatal(err)
 	}
 	wants("without odd entries", first, rotated.ID)
