@@ -154,6 +154,14 @@ func TestStandby(t *testing.T) {
 		"taskapi is killed": func(t *testing.T, p *pair) {
 			p.first.signal(t, syscall.SIGKILL, p.first.Process.Pid)
 			p.taken(t)
+			status := startCommandWith(t, self(t), nil, "status", "-data-dir", p.first.dir)
+			err := status.Wait()
+			for _, want := range []string{" not running (its taskapi has exited) ",
+				"its tasks were killed, because another machine may run it."} {
+				if !strings.Contains(status.out.String(), want) {
+					t.Errorf("status of the first machine does not say %q: %v:\n%s", want, err, status.out)
+				}
+			}
 		},
 		"taskapi and the keeper are stopped and go on": func(t *testing.T, p *pair) {
 			both := []int{p.first.Process.Pid, p.first.keeper(t)}

@@ -92,9 +92,13 @@ func (s *statusShow) facts(l base.Layout, found client.Location, usage *api.Allo
 	table := output.Table{Colors: s.environment.Colors()}
 	table.Row("ID", a.ID)
 	table.Row("Name", a.Name)
-	table.Row("Status", statusText(found))
+	table.Row("Status", statusText(l, found))
 	table.Paint(1, output.StatusColor(a.ClientStatus))
-	table.Row("Description", a.ClientDescription)
+	if tasksKilled(l, found) {
+		table.Row("Description", "Its tasks were killed, because another machine may run it")
+	} else {
+		table.Row("Description", a.ClientDescription)
+	}
 	if health, ok := base.HealthOf(a); ok {
 		table.Row("Health", health+", since "+output.Date(a.DeploymentStatus.Timestamp))
 		table.Paint(1, output.StatusColor(health))

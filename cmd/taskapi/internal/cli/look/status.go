@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -156,7 +158,7 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 			continue
 		}
 		health, _ := base.HealthOf(a.Alloc)
-		table.Row([]string{ids[i], a.Alloc.Name, statusText(a.Location), cmp.Or(health, "-"),
+		table.Row([]string{ids[i], a.Alloc.Name, statusText(a.layout, a.Location), cmp.Or(health, "-"),
 			cmp.Or(childCount(a.Alloc, all), taskCounts(a.Alloc)),
 			output.Date(time.Unix(0, a.Alloc.CreateTime)), dir}[:len(header)]...)
 		table.Paint(2, output.StatusColor(a.Alloc.ClientStatus))
@@ -166,8 +168,8 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	text.WriteString(table.String())
 	for i, a := range all {
 		if a.Holder == client.Nobody {
-			fmt.Fprintf(&text, "\nThe taskapi of %s has exited, and its tasks may run on.\n  resume it:  %s\n  stop it:    %s\n",
-				ids[i], a.layout.Command("takeover", ids[i]), a.layout.Command("stop", ids[i]))
+			fmt.Fprintf(&text, "\nThe taskapi of %s has exited, and its tasks %s.\n  resume it:  %s\n  stop it:    %s\n",
+				ids[i], tasksNow(a.layout, a.Location), a.layout.Command("takeover", ids[i]), a.layout.Command("stop", ids[i]))
 		}
 	}
 	_, err := io.WriteString(s.environment.Stdout, text.String())
@@ -207,9 +209,30 @@ func (s *statusShow) one(ctx context.Context, t base.Target) error {
 }
 
 // statusText returns the allocation's status, and that its taskapi has exited before it ended.
-func statusText(found client.Location) string {
-	if found.Holder == client.Nobody {
+func statusText(l base.Layout, found client.Location) string {
+	switch {
+	case tasksKilled(l, found):
+		return "not running (its taskapi has exited)"
+	case found.Holder == client.Nobody:
 		return found.Alloc.ClientStatus + " (its taskapi has exited)"
 	}
 	return found.Alloc.ClientStatus
+}
+
+// tasksKilled reports that the keeper has killed the tasks of an allocation whose taskapi has exited, because another
+// machine may run it.
+func tasksKilled(l base.Layout, found client.Location) bool {
+	if found.Holder != client.Nobody {
+		return false
+	}
+	_, err := os.Lstat(l.Claim(found.Alloc.ID))
+	return err == nil && !allocrunner.TasksRunning(l.Alloc(found.Alloc.ID))
+}
+
+// tasksNow says what the tasks do of an allocation whose taskapi has exited.
+func tasksNow(l base.Layout, found client.Location) string {
+	if tasksKilled(l, found) {
+		return "were killed, because another machine may run it"
+	}
+	return "may run on"
 }
