@@ -31,6 +31,9 @@ var (
 	// ErrUnavailable: the store can't be read or written now, such as on a full disk. A Commit that returns it has
 	// changed nothing, unless the error is ErrUncertain, too.
 	ErrUnavailable = errors.New("the store is not available")
+	// ErrKey is an ErrUnavailable: this machine can't read what others have written.
+	ErrKey = fmt.Errorf("%w: none of its values opens with the key of this machine: cluster.key_file must have the "+
+		"same content on all machines", ErrUnavailable)
 	// ErrFull: the store has as many entries, or bytes, as it may. Nothing has changed. A change that needs no more
 	// room than before still can be made.
 	ErrFull = errors.New("the store is full")

@@ -70,6 +70,7 @@ var causes = []cause{
 	{is(registry.ErrNotFound), NoService},
 	{names(cluster.ErrFull), StoreFull},
 	{names(cluster.ErrUncertain), Unavailable},
+	{names(cluster.ErrKey), Unavailable},
 	{names(cluster.ErrUnavailable), Unavailable},
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,6 +104,15 @@ func TestStoreErrors(t *testing.T) {
 			store.err = cluster.ErrUncertain
 			defer func() { store.err = nil }()
 			return put(v("new"), nil)
+		}},
+		"another key": {apierror.Unavailable, func() error {
+			store.err = cluster.ErrKey
+			defer func() { store.err = nil }()
+			err := put(v("new"), nil)
+			if said := apierror.Of(err).Error(); !strings.Contains(said, "cluster.key_file") {
+				t.Errorf("a client reads %q", said)
+			}
+			return err
 		}},
 		"away": {apierror.Unavailable, func() error {
 			_, _, err := of(closed, nil).List(t.Context(), "default", "", variables.Everything)

@@ -165,8 +165,7 @@ func (c *core) verify(ctx context.Context) error {
 		}
 	}
 	if !good {
-		return fmt.Errorf("none of the first %d values opens with the key of this machine: cluster.key_file must have "+
-			"the same content on all machines", len(found.KVs))
+		return cluster.ErrKey
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
