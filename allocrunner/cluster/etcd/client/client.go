@@ -26,8 +26,8 @@ import (
 const (
 	// attemptTimeout bounds one attempt at one of several endpoints, which may be frozen.
 	attemptTimeout = 2 * time.Second
-	// loneTimeout bounds an attempt at the only endpoint, which may be busy.
-	loneTimeout = 15 * time.Second
+	// callTimeout bounds all attempts of a request. The only endpoint has all of this time: it may be busy.
+	callTimeout = 10 * time.Second
 	dialTimeout = time.Second
 	// ackTimeout bounds how long the other machine's kernel may acknowledge nothing, as when the network is cut.
 	ackTimeout = 3 * time.Second
@@ -60,7 +60,7 @@ type Client struct {
 
 // New returns a client, which connects with its first request.
 func New(c Config) *Client {
-	timeout := loneTimeout
+	timeout := callTimeout
 	if len(c.Endpoints) > 1 {
 		timeout = attemptTimeout
 	}
@@ -138,13 +138,15 @@ func (c *Client) Revoke(ctx context.Context, id int64) error {
 	return err
 }
 
-// call sends a request to one endpoint after the other until one answers or ctx ends. A request that is not safe is
-// sent again only if no endpoint can have got it.
+// call sends a request to one endpoint after the other until one answers, callTimeout is over or ctx ends. A request
+// that is not safe is sent again only if no endpoint can have got it.
 func (c *Client) call(ctx context.Context, path string, request, answer any, safe bool) error {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	for n := 1; ; n++ {
 		at := c.at.Load()
 		sent, err := c.attempt(ctx, int(at), path, body, answer)

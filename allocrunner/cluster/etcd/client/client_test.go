@@ -1,0 +1,40 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestFrozen: when all endpoints take requests and answer none, each call ends in time, and says of a change that
+// nobody knows whether it was made.
+func TestFrozen(t *testing.T) {
+	for _, endpoints := range [][]string{{"http://a:1"}, {"http://a:1", "http://b:1", "http://c:1"}} {
+		synctest.Test(t, func(t *testing.T) {
+			c := New(Config{Endpoints: endpoints})
+			frozen := func(context.Context, string, string) (net.Conn, error) {
+				here, there := net.Pipe()
+				go func() { _, _ = io.Copy(io.Discard, there) }()
+				return here, nil
+			}
+			c.http.Transport.(*http.Transport).DialContext = frozen
+			defer c.Close()
+			for name, call := range map[string]func() error{
+				"range":     func() error { _, err := c.Range(t.Context(), RangeRequest{}); return err },
+				"txn":       func() error { _, err := c.Txn(t.Context(), Txn{}); return err },
+				"keepalive": func() error { _, err := c.KeepAlive(t.Context(), 1); return err },
+				"watch":     func() error { _, err := c.Watch(t.Context(), "a", 1); return err },
+			} {
+				began := time.Now()
+				err := call()
+				if took := time.Since(began); err == nil || took > callTimeout || IsUncertain(err) != (name == "txn") {
+					t.Errorf("%s of %d endpoints: %v after %v", name, len(endpoints), err, took)
+				}
+			}
+		})
+	}
+}
