@@ -207,11 +207,21 @@ func (do *commit) refused(answers []client.OpResponse) (uint64, error) {
 	for i, answer := range answers[len(answers)-len(of):] {
 		record, err := do.record(of[i], answer.Range.KVs)
 		if err != nil {
+			do.disown(of[i])
 			return 0, err
 		}
 		do.leases[of[i]] = record
 	}
 	return 0, nil
+}
+
+// disown lets the lease of an owner begin again, if this process holds the one whose key is gone.
+func (do *commit) disown(owner string) {
+	do.mu.Lock()
+	defer do.mu.Unlock()
+	if l := do.core.leases[owner]; l != nil && l.record.create == do.leases[owner].create {
+		l.gone = true
+	}
 }
 
 // note notes a change that was made, for local reads and for leases that begin again.

@@ -129,6 +129,37 @@ func TestAnEndedLeaseBeginsAgain(t *testing.T) {
 	}
 }
 
+// TestADeletedOwnerBeginsAgain: somebody deletes the owner's key of a lease. Its holder then begins another lease, which
+// has all entries of the first.
+func TestADeletedOwnerBeginsAgain(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	a, b, c := open(t, nodes...), open(t, nodes...), direct(t, nodes...)
+	lease := clustertest.Hold(t, a, "alloc")
+	clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc")))
+	before := raw(t, c, "e/s/1").Lease
+	owner := client.Op{Delete: &client.Delete{Key: []byte("test/o/alloc")}}
+	if _, err := c.Txn(t.Context(), client.Txn{Success: []client.Op{owner}}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "no entry is written with the lease", func() bool {
+		_, err := a.Commit(t.Context(), clustertest.Txn(clustertest.Leased("s/2", "two", "alloc")))
+		if err != nil && !errors.Is(err, cluster.ErrLeaseEnded) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	until(t, "the first entry does not move to the other lease", func() bool {
+		found, err := c.Range(t.Context(), client.RangeRequest{Key: []byte("test/e/s/1")})
+		return err == nil && len(found.KVs) == 1 && found.KVs[0].Lease != before &&
+			found.KVs[0].Lease == raw(t, c, "e/s/2").Lease
+	})
+	lease.Close()
+	if page := clustertest.List(t, b, cluster.Span{Prefix: "s/"}); len(page.Entries) > 0 {
+		t.Errorf("after the end of the lease: %+v", page.Entries)
+	}
+}
+
 // TestEntriesComeBackLater: entries of a lease that etcd has ended come back although etcd refuses the first writes.
 func TestEntriesComeBackLater(t *testing.T) {
 	t.Parallel()

@@ -41,6 +41,7 @@ type lease struct {
 	// core.mu guards the fields below.
 	users  int
 	record ownerRecord              // as it was known last; zero before the first renewal
+	gone   bool                     // somebody has deleted the owner's key of that record
 	fence  func() cluster.Condition // holds while the process may write; nil for always
 	kept   map[string][]byte        // the owner's entries that this process has written, to write them again
 }
@@ -141,8 +142,13 @@ func (l *lease) renew(ctx context.Context) error {
 		return ctx.Err()
 	}
 	l.mu.RLock()
-	record := l.record
+	record, gone := l.record, l.gone
 	l.mu.RUnlock()
+	if gone { // the lease ends for all of its holders, who then begin another one together
+		if err := l.client.Revoke(ctx, record.Lease); err != nil {
+			return err
+		}
+	}
 	if record.Lease != 0 {
 		ttl, err := l.client.KeepAlive(ctx, record.Lease)
 		if err != nil || ttl > 0 && !l.lacking {
@@ -191,7 +197,7 @@ func (l *lease) join(ctx context.Context) error {
 		done, now, err := l.write(ctx, next)
 		if done {
 			l.mu.Lock()
-			l.record = now
+			l.record, l.gone = now, false
 			l.mu.Unlock()
 			return nil
 		}
