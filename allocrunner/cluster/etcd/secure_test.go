@@ -35,9 +35,18 @@ type authority struct {
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{dir: t.TempDir()}
+	a.fill(t)
+	return a
+}
+
+// fill makes the authority's own certificate, and those of a server and a client.
+func (a *authority) fill(t *testing.T) {
+	t.Helper()
 	a.cert, a.key = a.make(t, "ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign})
-	return a
+	a.make(t, "server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}})
+	a.make(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
 
 // make writes NAME.pem and NAME.key.
@@ -103,9 +112,6 @@ func keyFile(t *testing.T) string {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	a := newAuthority(t)
-	a.make(t, "server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}})
-	a.make(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	node := etcdtest.Start(t, 1, "--cert-file", a.path("server.pem"), "--key-file", a.path("server.key"),
 		"--trusted-ca-file", a.path("ca.pem"), "--client-cert-auth")[0]
 	s := etcd.Settings{Address: "etcds://" + node.Client, KeyFile: keyFile(t), TLSCAFile: a.path("ca.pem"),
@@ -128,6 +134,20 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	renewed(t, a, node, store)
+}
+
+// renewed: a store goes on when all certificates are replaced by those of another authority.
+func renewed(t *testing.T, a *authority, node *etcdtest.Node, store *etcd.Store) {
+	t.Helper()
+	node.Proc.Kill()
+	a.cert, a.key = nil, nil
+	a.fill(t)
+	node.Run(t)
+	until(t, "nothing is written with other certificates", func() bool {
+		_, err := store.Commit(t.Context(), clustertest.Txn(clustertest.Set("k", "again")))
+		return err == nil
+	})
 }
 
 func port(n *etcdtest.Node) string { return n.Client[strings.LastIndexByte(n.Client, ':')+1:] }

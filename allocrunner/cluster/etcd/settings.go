@@ -134,9 +134,8 @@ func (s Settings) Config(seal func(key []byte, purpose string) (cluster.Sealer, 
 				return c, err
 			}
 			c.User, c.Password = s.User, s.password
-			if c.Endpoints, _, err = s.endpoints(); err == nil {
-				c.TLS, err = s.tls()
-			}
+			c.TLS = s.tls
+			c.Endpoints, _, err = s.endpoints()
 			return c, err
 		},
 		Sealer: func(purpose string) (cluster.Sealer, error) {
@@ -176,6 +175,7 @@ func (s Settings) password() (string, error) {
 	return password, nil
 }
 
+// tls returns what a connection needs. Certificates are renewed while taskapi runs.
 func (s Settings) tls() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if s.TLSCAFile != "" {
@@ -191,14 +191,10 @@ func (s Settings) tls() (*tls.Config, error) {
 	if s.TLSCertFile == "" {
 		return c, nil
 	}
-	load := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(s.TLSCertFile, s.TLSKeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("cluster.tls_cert_file %s, cluster.tls_key_file %s: %w", s.TLSCertFile, s.TLSKeyFile, err)
-		}
-		return &pair, nil
+	pair, err := tls.LoadX509KeyPair(s.TLSCertFile, s.TLSKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("cluster.tls_cert_file %s, cluster.tls_key_file %s: %w", s.TLSCertFile, s.TLSKeyFile, err)
 	}
-	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() } // it is renewed
-	_, err := load()
-	return c, err
+	c.Certificates = []tls.Certificate{pair}
+	return c, nil
 }

@@ -41,9 +41,9 @@ const (
 
 // Config says where etcd is.
 type Config struct {
-	Endpoints []string    // URLs: http://HOST:PORT or https://HOST:PORT; at least one
-	TLS       *tls.Config // nil for the defaults
-	User      string      // empty for none
+	Endpoints []string                    // URLs: http://HOST:PORT or https://HOST:PORT; at least one
+	TLS       func() (*tls.Config, error) // for one connection; https needs it
+	User      string                      // empty for none
 	Password  func() (string, error)
 }
 
@@ -64,13 +64,19 @@ func New(c Config) *Client {
 	if len(c.Endpoints) > 1 {
 		timeout = attemptTimeout
 	}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 5 * time.Second, Control: boundAcks}
 	return &Client{config: c, timeout: timeout, http: &http.Client{
 		Transport: &http.Transport{
-			DialContext: (&net.Dialer{
-				Timeout: dialTimeout, KeepAlive: 5 * time.Second, Control: boundAcks,
-			}).DialContext,
-			TLSClientConfig:     c.TLS,
-			TLSHandshakeTimeout: attemptTimeout,
+			DialContext: dialer.DialContext,
+			DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				settings, err := c.TLS()
+				if err != nil {
+					return nil, err
+				}
+				whole := *dialer
+				whole.Timeout += attemptTimeout // for the handshake
+				return (&tls.Dialer{NetDialer: &whole, Config: settings}).DialContext(ctx, network, address)
+			},
 			// Requests must not share a connection, which may be frozen: no HTTP/2.
 			TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
 			DisableCompression:  true,
