@@ -51,6 +51,9 @@ func (Driver) Start(ctx context.Context, task drivers.Task) (drivers.Run, error)
 	if err != nil {
 		return nil, err
 	}
+	if task.Limits.Memory == 0 {
+		status.Unlimited = cmp.Or(status.Unlimited, "no limit of its memory was set")
+	}
 	return newRun(task.Processes, status)
 }
 

@@ -90,7 +90,8 @@ func Of(used string, limit int64) string {
 	return used + "/" + Bytes(uint64(limit))
 }
 
-// Granted returns what a task was given: CPU in MHz, and the limit of its memory in bytes; 0 for none.
+// Granted returns what a task was given: CPU in MHz, and the limit of its memory in bytes; 0 for none, or for one that
+// nothing enforces.
 func Granted(a *api.Allocation, task string) (megahertz, bytes int64) {
 	if a == nil || a.AllocatedResources == nil || a.AllocatedResources.Tasks[task] == nil {
 		return 0, 0
@@ -99,6 +100,11 @@ func Granted(a *api.Allocation, task string) (megahertz, bytes int64) {
 	bytes = given.Memory.MemoryMB
 	if most := given.Memory.MemoryMaxMB; most != 0 {
 		bytes = most
+	}
+	if s := a.TaskStates[task]; s != nil && slices.ContainsFunc(s.Events, func(e *api.TaskEvent) bool {
+		return e.Type == api.TaskStarted && e.Details["unlimited"] != ""
+	}) {
+		bytes = 0
 	}
 	return given.Cpu.CpuShares, min(max(bytes, 0), math.MaxInt64>>20) << 20
 }

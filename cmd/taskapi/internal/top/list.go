@@ -126,7 +126,7 @@ func (l *list) listColumns() []column[row] {
 			return cell{l.cpuBars(r.watch, "", barsWidth), cpuStyle}
 		}},
 		{head: "MEMORY", least: 8, right: true, rank: 4, cell: func(r row) cell {
-			return plainCell(bytesUsed(r.cpu, r.memory))
+			return plainCell(bytesUsed(r.cpu, r.memory) + l.ofLimit(r.memory, r.limit))
 		}},
 		{head: barsHead, least: barsWidth, rank: 11, cell: func(r row) cell {
 			return cell{l.memoryBars(r.watch, "", barsWidth), memoryStyle}
@@ -184,6 +184,17 @@ func bytesUsed(cpu float64, memory uint64) string {
 		return "-"
 	}
 	return output.Bytes(memory)
+}
+
+// wideLimit is the width of screen on which tables show how much of its limit a memory is.
+const wideLimit = 100
+
+// ofLimit is empty where no limit is enforced.
+func (m *Model) ofLimit(memory uint64, limit int64) string {
+	if limit <= 0 || m.width < wideLimit {
+		return ""
+	}
+	return fmt.Sprintf(" %2.0f%%", float64(memory)/float64(limit)*100)
 }
 
 // cpuBars draws what a task of an allocation has used, or all of them for an empty name.

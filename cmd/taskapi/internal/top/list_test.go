@@ -225,3 +225,37 @@ func TestOnce(t *testing.T) {
 		t.Errorf("of one:\n%s", text)
 	}
 }
+
+// TestLimits: a wide screen shows how much of its limit a memory is, unless a task has none, or the kernel none of it.
+func TestLimits(t *testing.T) {
+	alloc := allocationOf("shop", 0, time.Hour, 2)
+	alloc.AllocatedResources = &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{}}
+	w := &watch{presence: running, alloc: alloc, usage: &api.AllocResourceUsage{
+		ResourceUsage: &api.ResourceUsage{MemoryStats: &api.MemoryStats{RSS: 30 << 20}},
+		Tasks:         map[string]*api.TaskResourceUsage{"task-0": {}, "task-1": {}},
+	}}
+	shown := func(width int) string {
+		f := w.figures()
+		return (&Model{width: width}).ofLimit(f.memory, f.limit)
+	}
+	give := func(task string, mebibytes int64) {
+		alloc.AllocatedResources.Tasks[task] = &api.AllocatedTaskResources{
+			Memory: api.AllocatedMemoryResources{MemoryMB: mebibytes}}
+	}
+	give("task-0", 20)
+	if got := shown(100); got != "" {
+		t.Errorf("with a task that has no limit: %q", got)
+	}
+	give("task-1", 30)
+	if got := shown(100); got != " 60%" {
+		t.Errorf("of 50 MiB: %q, want 60%%", got)
+	}
+	if got := shown(99); got != "" {
+		t.Errorf("on a narrow screen: %q", got)
+	}
+	alloc.TaskStates["task-1"].Events = []*api.TaskEvent{
+		{Type: api.TaskStarted, Details: map[string]string{"unlimited": "no cgroup"}}}
+	if got := shown(100); got != "" {
+		t.Errorf("with a limit that nothing enforces: %q", got)
+	}
+}

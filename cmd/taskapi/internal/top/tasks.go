@@ -25,6 +25,7 @@ type task struct {
 	checks   int
 	cpu      float64 // percent of one processor; negative when nothing is known
 	memory   uint64  // bytes
+	limit    int64   // of the memory; 0 for none
 	restarts uint64
 	up       time.Duration // of one that runs
 	pids     string
@@ -75,6 +76,7 @@ func (m *Model) tasksOf(w *watch) []task {
 		if w.usage != nil && w.usage.Tasks[name] != nil && t.up > 0 {
 			u := w.usage.Tasks[name]
 			t.cpu, t.memory = usageOf(u.ResourceUsage)
+			_, t.limit = output.Granted(w.alloc, name)
 			t.pids = pidsOf(u)
 		}
 		tasks = append(tasks, t)
@@ -114,7 +116,7 @@ func (m *Model) taskColumns(w *watch) []column[task] {
 			return cell{m.cpuBars(w, t.name, barsWidth), cpuStyle}
 		}},
 		{head: "MEMORY", least: 8, right: true, rank: 3, cell: func(t task) cell {
-			return plainCell(bytesUsed(t.cpu, t.memory))
+			return plainCell(bytesUsed(t.cpu, t.memory) + m.ofLimit(t.memory, t.limit))
 		}},
 		{head: barsHead, least: barsWidth, rank: 10, cell: func(t task) cell {
 			return cell{m.memoryBars(w, t.name, barsWidth), memoryStyle}

@@ -143,6 +143,7 @@ type figures struct {
 	restarts                         uint64
 	cpu                              float64 // negative when nothing is known
 	memory                           uint64
+	limit                            int64 // of the memory of all tasks that run; 0 if one has none
 }
 
 func (w *watch) figures() (f figures) {
@@ -166,6 +167,13 @@ func (w *watch) figures() (f figures) {
 	}
 	if w.usage != nil && w.presence == running {
 		f.cpu, f.memory = usageOf(w.usage.ResourceUsage)
+		for name := range w.usage.Tasks {
+			_, limit := output.Granted(w.alloc, name)
+			if f.limit += limit; limit == 0 {
+				f.limit = 0
+				break
+			}
+		}
 	}
 	return f
 }

@@ -36,16 +36,17 @@ func PS(w base.Environment) *cobra.Command {
 lists all that run.
 
 CPU is in percent of one core, memory is resident memory, with the pages of programs and libraries: it is more than what
-top and status show. CPU is measured since the last request if that is less than half a minute ago, or else for a fifth
-of a second. Of an ended allocation, ps lists the tasks as they ended.
+top and status show. Where a task's memory is limited, ps also shows what counts, and the limit. CPU is measured since
+the last request if that is less than half a minute ago, or else for a fifth of a second. Of an ended allocation, ps
+lists the tasks as they ended.
 
 ` + base.AllocNames + ` If a name is both an allocation's and a task's, give ALLOC
 and TASK.
 
 --json prints a list of the tasks with their processes, and with --follow a line each time. A template gets the same:
-.Alloc .Task .State .Failed .Restarts .Health .Ready .Status .Usage .Processes, and of each process .PID .User .UID
-.CPUPercent .UserMode .SystemMode .RSS .Swap .Started .Command. Usage is the sum over the task's processes, as GET
-/v1/client/allocation/:id/stats answers it.`,
+.Alloc .Task .State .Failed .Restarts .Health .Ready .Status .Usage .Limit .Processes, and of each process .PID .User
+.UID .CPUPercent .UserMode .SystemMode .RSS .Swap .Started .Command. Usage is the sum over the task's processes, as GET
+/v1/client/allocation/:id/stats answers it, and Limit the most memory that they may use.`,
 		Example: `  taskapi ps
   taskapi ps -f hello greeter
   taskapi ps -t '{{range .}}{{range .Processes}}{{.PID}}{{"\n"}}{{end}}{{end}}'`,
@@ -89,6 +90,7 @@ type psTask struct {
 	Ready     bool               // false for a task that runs and has not said yet that it is ready, as it is going to
 	Status    string             // what the task has said about itself
 	Usage     *api.ResourceUsage `json:",omitempty"` // of all processes; nil when the task does not run
+	Limit     int64              // of memory, in bytes; 0 for none
 	Processes []psProcess
 
 	state *api.TaskState // nil before there is one
@@ -223,6 +225,7 @@ func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool
 		task.Ready, task.Status = readiness.Shown(task.state)
 		if u := usage.Tasks[name]; u != nil {
 			task.Usage, task.Processes = u.ResourceUsage, names.processes(u)
+			_, task.Limit = output.Granted(found.Alloc, name)
 		}
 		tasks = append(tasks, task)
 	}
@@ -285,6 +288,9 @@ func (s *psShow) table(tasks []psTask) *output.Table {
 	if len(s.targets) > 1 {
 		heads = append(heads, "Alloc")
 	}
+	if limited := slices.ContainsFunc(tasks, func(t psTask) bool { return t.Limit > 0 }); limited {
+		heads = append(heads, "Used/Limit")
+	}
 	ofTask := len(heads)
 	heads = append(heads, "PID", "User", "CPU", "Memory", "Uptime")
 	width := shownCommand
@@ -304,7 +310,16 @@ func (s *psShow) table(tasks []psTask) *output.Table {
 			}
 		}
 		state += saidText(task.Ready, task.Status)
-		row := []string{task.Task, state, strconv.FormatUint(task.Restarts, 10), output.ShortID(task.Alloc)}[:ofTask]
+		row := []string{task.Task, state, strconv.FormatUint(task.Restarts, 10)}
+		if len(s.targets) > 1 {
+			row = append(row, output.ShortID(task.Alloc))
+		}
+		if len(row) < ofTask {
+			row = append(row, "-")
+			if len(task.Processes) > 0 {
+				row[ofTask-1] = output.Of(memoryText(task.Usage), task.Limit)
+			}
+		}
 		if len(task.Processes) == 0 {
 			table.Row(append(row, slices.Repeat([]string{"-"}, len(heads)+1-ofTask)...)...)
 			table.Paint(1, color)

@@ -29,8 +29,8 @@ func Top(w base.Environment) *cobra.Command {
 
 Without ALLOC, it lists all allocations, those that run first, with their states, tasks, CPU, memory, restarts and
 checks. Enter goes into one, and Esc back. Inside, it shows the tasks, and the output of the chosen task, the events,
-the check results or the details. Keys restart, signal and stop, after a question, and run a command in a task. ? lists
-the keys, q ends top, and the allocations go on.
+the check results or the details. A wide screen shows how much of a memory limit is used, in percent. Keys restart,
+signal and stop, after a question, and run a command in a task. ? lists the keys, q ends top, and the allocations go on.
 
 ` + base.AllocNames + ` With ALLOC, top begins inside of it.
 
