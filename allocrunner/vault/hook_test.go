@@ -483,8 +483,8 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// TestCertificates: a certificate is issued again at nine tenths of its life, and another token changes nothing. One that
-// a file has stays as long, even while Vault is away. What is no good certificate for the name is replaced at once.
+// TestCertificates: a certificate is issued again at nine tenths of its life, and another token changes nothing. The
+// certificate of a file stays as long, even while Vault is away. No good one for the name is replaced at once.
 func TestCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, vaulttest.Unserved())

@@ -104,18 +104,16 @@ func (r *reviewer) functions(t *api.Template, hasVault bool) {
 	if strings.Count(text, left)+strings.Count(text, "(") > mostNested { // the parser calls itself for each
 		return
 	}
-	tree := parse.New("")
-	tree.Mode = parse.SkipFuncCheck
-	trees := map[string]*parse.Tree{}
-	if _, err := tree.Parse(text, left, right, trees); err != nil {
+	parsed, err := render.Parse(render.Template{Text: text, Left: left, Right: right})
+	if err != nil {
 		r.add(Warning, "template data", "line %s: the task fails when the template is rendered",
 			strings.TrimPrefix(err.Error(), "template: :"))
 		return
 	}
 	named := map[string]bool{}
-	for _, tree := range trees {
-		if tree.Root != nil {
-			identifiers(reflect.ValueOf(tree.Root), named)
+	for _, t := range parsed.Templates() {
+		if t.Tree != nil {
+			identifiers(reflect.ValueOf(t.Root), named)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {

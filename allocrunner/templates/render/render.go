@@ -248,14 +248,21 @@ func Render(req Request) Response {
 	return all
 }
 
-func (e *execution) run(left *int) ([]byte, error) {
+// Parse parses a template. Errors: Go's, with the line, such as that of a function that does not exist.
+func Parse(t Template) (*template.Template, error) { return (&execution{template: t}).parse() }
+
+func (e *execution) parse() (*template.Template, error) {
 	t := template.New("").Delims(e.template.Left, e.template.Right)
-	t.Funcs(e.functions(t))
 	missing := "missingkey=zero"
 	if e.template.MissingKey {
 		missing = "missingkey=error"
 	}
-	if _, err := t.Option(missing).Parse(e.template.Text); err != nil {
+	return t.Funcs(e.functions(t)).Option(missing).Parse(e.template.Text)
+}
+
+func (e *execution) run(left *int) ([]byte, error) {
+	t, err := e.parse()
+	if err != nil {
 		return nil, fmt.Errorf("parse: %w", err)
 	}
 	out := limitedBuffer{left: left}
