@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -184,6 +185,23 @@ func tarOf(t *testing.T, entries ...entry) []byte {
 	return b.Bytes()
 }
 
+// sparseTar returns an archive with one file, which has a size and no content.
+func sparseTar(size int64) []byte {
+	archive := make([]byte, 3*512)
+	for at, field := range map[int]string{0: "sparse", 100: "0000644", 124: "00000000000", 156: "S", 257: "ustar  ",
+		386: "00000000000", 398: "00000000000", 148: "        "} {
+		copy(archive[at:], field)
+	}
+	binary.BigEndian.PutUint64(archive[487:], uint64(size))
+	archive[483] = 0x80 // the size is in binary
+	sum := 0
+	for _, b := range archive[:512] {
+		sum += int(b)
+	}
+	copy(archive[148:], fmt.Sprintf("%06o\x00", sum))
+	return archive
+}
+
 func zipOf(t *testing.T, entries ...entry) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -313,6 +331,10 @@ func TestHostileArchives(t *testing.T) {
 	both("link-through-link", "leads out of the artifact", link("b", "."), link("a", "b/b/../../.."))
 	both("write-through-link", "", link("l", "d"), entry{"d/x", "x", 0o644, 0}, entry{"l/y", "y", 0o644, 0})
 	both("many", "more than 100 files", many...)
+	both("many-directories", "more than 100 directories", entry{strings.Repeat("d/", 60) + "f", "", 0o644, 0},
+		entry{"e/" + strings.Repeat("d/", 60) + "f", "", 0o644, 0})
+	both("long-name", "longer than 4096 bytes", entry{strings.Repeat("d/", 2100) + "f", "", 0o644, 0})
+	add("sparse.tar", "times as large as the archive", sparseTar(1<<40))
 	add("hard.tar", "is no file before it", tarOf(t, entry{"h", "/etc/passwd", 0, tar.TypeLink}))
 	add("hard-up.tar", "is no file before it", tarOf(t, entry{"h", "../../../../../etc/passwd", 0, tar.TypeLink}))
 	add("device.tar", "devices and pipes are not unpacked", tarOf(t, entry{"null", "", 0o666, tar.TypeChar}))

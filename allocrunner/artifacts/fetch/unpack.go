@@ -69,6 +69,7 @@ type unpacker struct {
 	bytes  int64 // so far
 	files  int   // so far
 	links  []link
+	dirs   map[string]bool        // those that files are in
 	modes  map[string]fs.FileMode // of directories, set when all files are there
 }
 
@@ -94,7 +95,8 @@ func (f *fetcher) unpack(ctx context.Context, kind, archive, name, tree string) 
 	if err != nil {
 		return err
 	}
-	u := &unpacker{root: root, limits: f.Limits, packed: info.Size(), modes: map[string]fs.FileMode{}}
+	u := &unpacker{root: root, limits: f.Limits, packed: info.Size(), dirs: map[string]bool{},
+		modes: map[string]fs.FileMode{}}
 	if kind == "zip" {
 		err = u.zip(ctx, archive)
 	} else {
@@ -201,7 +203,16 @@ func (u *unpacker) entry(raw string) (string, error) {
 	if slices.Contains(strings.Split(raw, "/"), "..") || strings.ContainsRune(raw, 0) {
 		return "", fmt.Errorf("the name %.100q leads out of it", raw)
 	}
+	if len(raw) > maxPath {
+		return "", fmt.Errorf("the name %.100q… is longer than %d bytes", raw, maxPath)
+	}
 	name := strings.TrimPrefix(path.Clean("/"+raw), "/")
+	for dir := path.Dir(name); dir != "." && !u.dirs[dir]; dir = path.Dir(dir) { // one name may have a thousand
+		if u.dirs[dir] = true; len(u.dirs) > u.limits.Files {
+			return "", fmt.Errorf("it has more than %d directories, which the setting "+
+				"artifact.decompression_file_count_limit allows", u.limits.Files)
+		}
+	}
 	return name, nil
 }
 
@@ -375,8 +386,8 @@ func checkLink(name, target string) error {
 	return nil
 }
 
-// maxTarget bounds the target of a link in a zip archive: the kernel's bound.
-const maxTarget = 4096
+// maxPath bounds a name, and the target of a link in a zip archive, in bytes: the kernel's bound.
+const maxPath = 4096
 
 func (u *unpacker) zip(ctx context.Context, archive string) error {
 	r, err := zip.OpenReader(archive)
@@ -416,7 +427,7 @@ func (u *unpacker) zipped(ctx context.Context, name string, file *zip.File) erro
 	case mode.IsRegular():
 		return u.file(name, r, mode, file.Modified)
 	case mode&fs.ModeSymlink != 0:
-		target, err := io.ReadAll(io.LimitReader(r, maxTarget))
+		target, err := io.ReadAll(io.LimitReader(r, maxPath))
 		u.links = append(u.links, link{name, string(target)})
 		return err
 	}
