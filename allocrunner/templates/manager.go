@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -230,7 +231,7 @@ func (m *manager) dirty() []*templateState {
 	changed := m.takeChanged()
 	return slices.DeleteFunc(slices.Clone(m.templates), func(t *templateState) bool {
 		return !t.rendered || ptr.Deref(t.Once) ||
-			!slices.ContainsFunc(t.used, func(q render.Query) bool { return slices.Contains(changed, q) })
+			!slices.ContainsFunc(t.used, func(q render.Query) bool { return changed[q] })
 	})
 }
 
@@ -323,15 +324,12 @@ func (m *manager) await(ctx context.Context, due <-chan time.Time) error {
 }
 
 // takeChanged returns the queries that have changed, and forgets that.
-func (m *manager) takeChanged() []render.Query {
+func (m *manager) takeChanged() map[render.Query]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var changed []render.Query
-	for q, has := range m.asked {
-		if has {
-			changed = append(changed, q)
-			m.asked[q] = false
-		}
+	changed := maps.Clone(m.asked)
+	for q := range m.asked {
+		m.asked[q] = false
 	}
 	return changed
 }
@@ -469,10 +467,16 @@ func (m *manager) write(templates []*templateState, results []render.Result) (wr
 
 // forget drops the queries that no template uses any more.
 func (m *manager) forget() {
+	used := map[render.Query]bool{} // there may be thousands
+	for _, t := range m.templates {
+		for _, q := range t.used {
+			used[q] = true
+		}
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for q := range m.asked {
-		if slices.ContainsFunc(m.templates, func(t *templateState) bool { return slices.Contains(t.used, q) }) {
+		if used[q] {
 			continue
 		}
 		delete(m.asked, q)

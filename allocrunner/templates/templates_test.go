@@ -691,6 +691,24 @@ func TestStaysInside(t *testing.T) {
 	r.wantNoSecret()
 }
 
+// TestADirectoryThatBecomesALink: a link in place of a file's directory is not followed, and fails the task.
+func TestADirectoryThatBecomesALink(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	outside := t.TempDir()
+	s.put("v", "a", "1")
+	r := s.run(`rm -r local/sub; ln -s "`+outside+`" local/sub; echo ready > local/ready; sleep 1000`,
+		template("local/sub/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "noop"))
+	r.untilFile("local/ready", "ready\n")
+	s.put("v", "a", "2")
+	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "is a symbolic link and is not followed") {
+		t.Errorf("it ended with %v", err)
+	}
+	if names, err := os.ReadDir(outside); len(names) > 0 || err != nil {
+		t.Errorf("outside there are %v, %v", names, err)
+	}
+}
+
 // TestPaths: a destination or a source outside fails the start, and so does a source that is no file.
 func TestPaths(t *testing.T) {
 	t.Parallel()
@@ -701,6 +719,7 @@ func TestPaths(t *testing.T) {
 		{"source above", "../../../x", "local/x", "template source path escapes alloc directory"},
 		{"no source", "local/none", "local/x", "failed to read template"},
 		{"a directory", "local", "local/x", "no regular file"},
+		{"a directory at the destination", "", "local", "main/local: is a directory"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
