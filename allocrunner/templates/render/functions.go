@@ -104,12 +104,8 @@ func helpers() template.FuncMap {
 		"md5sum":        md5sum,
 		"hmacSHA256Hex": hmacSHA256Hex,
 
-		"add":      arithmetic(operation{"add", addOf[int64], addOf[uint64], addOf[float64]}),
-		"subtract": arithmetic(operation{"subtract", subtractOf[int64], subtractOf[uint64], subtractOf[float64]}),
-		"multiply": arithmetic(operation{"multiply", multiplyOf[int64], multiplyOf[uint64], multiplyOf[float64]}),
-		"divide":   arithmetic(operation{"divide", divideOf[int64], divideOf[uint64], divideOf[float64]}),
-		"modulo": arithmetic(operation{"modulo", func(a, b int64) int64 { return a % b },
-			func(a, b uint64) uint64 { return a % b }, nil}),
+		"add": arithmetic("add"), "subtract": arithmetic("subtract"), "multiply": arithmetic("multiply"),
+		"divide": arithmetic("divide"), "modulo": arithmetic("modulo"),
 		"minimum": extreme("minimum", -1), "maximum": extreme("maximum", 1),
 	}
 }

@@ -1,9 +1,11 @@
 package render
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -156,19 +158,40 @@ func parse(kind Kind, form, argument string) (Query, error) {
 	if match == nil {
 		return Query{}, fmt.Errorf("%s: invalid format: %q", kind, argument)
 	}
-	q := Query{Kind: kind}
-	for i, name := range expression.SubexpNames() {
-		switch name {
-		case "name":
-			q.Name = match[i]
-		case "namespace":
-			q.Namespace = match[i]
-		case "region":
-			q.Region = match[i]
-		case "tag":
-			q.Tag = match[i]
+	part := func(name string) string {
+		if i := expression.SubexpIndex(name); i >= 0 {
+			return match[i]
+		}
+		return ""
+	}
+	q := Query{Kind: kind, Name: part("name"), Namespace: part("namespace"), Region: part("region"), Tag: part("tag"),
+		Near: part("near")}
+	values, err := url.ParseQuery(part("query"))
+	if err != nil {
+		return q, fmt.Errorf("%s: invalid query: %q: %w", kind, part("query"), err)
+	}
+	for key := range values {
+		switch key {
+		case "ns":
+			q.Namespace = values.Get(key)
+		case "partition":
+			q.Partition = values.Get(key)
+		default:
+			return q, fmt.Errorf("%s: invalid query parameter key %q in query %q: ns and partition are supported", kind, key,
+				part("query"))
 		}
 	}
+	if kind != HealthService {
+		return q, nil
+	}
+	filters := strings.FieldsFunc(cmp.Or(part("filter"), defaultFilter), func(c rune) bool { return c == ',' })
+	for _, filter := range filters {
+		if !slices.Contains(strings.Fields(allowedFilters), filter) {
+			return q, fmt.Errorf("%s: invalid filter: %q in %q", kind, filter, argument)
+		}
+	}
+	slices.Sort(filters)
+	q.Filter = strings.Join(filters, ",")
 	return q, nil
 }
 

@@ -6,110 +6,83 @@ import (
 	"reflect"
 )
 
-type number interface{ int64 | uint64 | float64 }
+// numbers are the types of results. Of two, the later wins.
+var numbers = []reflect.Type{reflect.TypeFor[uint64](), reflect.TypeFor[int64](), reflect.TypeFor[float64]()}
 
-func addOf[T number](a, b T) T      { return a + b }
-func subtractOf[T number](a, b T) T { return a - b }
-func multiplyOf[T number](a, b T) T { return a * b }
-func divideOf[T number](a, b T) T   { return a / b }
-
-// operation is a function of two numbers. A nil function is for a kind that it does not take.
-type operation struct {
-	name   string
-	ints   func(a, b int64) int64
-	uints  func(a, b uint64) uint64
-	floats func(a, b float64) float64
-}
-
-// arithmetic returns a template's function for an operation. The second operand comes first, so that the first can be
-// piped. Of two kinds, a float wins, and then an int.
-func arithmetic(o operation) func(b, a any) (any, error) {
-	return func(b, a any) (any, error) {
-		for _, v := range []any{a, b} {
-			if k := kindOf(v); k == noNumber || k == aFloat && o.floats == nil {
-				return nil, fmt.Errorf("%s: unknown type %T", o.name, v)
-			}
-		}
-		switch max(kindOf(a), kindOf(b)) {
-		case aUint:
-			return o.uints(reflect.ValueOf(a).Uint(), reflect.ValueOf(b).Uint()), nil
-		case anInt:
-			return o.ints(toInt(a), toInt(b)), nil
-		}
-		return o.floats(toFloat(a), toFloat(b)), nil
-	}
-}
-
-// extreme returns the function that returns the lesser of two numbers, or the greater one.
-func extreme(name string, sign int) func(b, a any) (any, error) {
-	return func(b, a any) (any, error) {
-		for _, v := range []any{a, b} {
-			if kindOf(v) == noNumber {
-				return nil, fmt.Errorf("%s: unknown type %T", name, v)
-			}
-		}
-		var order int
-		switch max(kindOf(a), kindOf(b)) {
-		case aUint:
-			order = cmp.Compare(reflect.ValueOf(a).Uint(), reflect.ValueOf(b).Uint())
-		case anInt:
-			order = cmp.Compare(toInt(a), toInt(b))
-		default:
-			order = cmp.Compare(toFloat(a), toFloat(b))
-		}
-		if order*sign > 0 {
-			return widest(a), nil
-		}
-		return widest(b), nil
-	}
-}
-
-// kind is a kind of number; of two, the greater is the kind of the result.
-type kind int
-
-const (
-	noNumber kind = iota
-	aUint
-	anInt
-	aFloat
-)
-
-func kindOf(v any) kind {
+// kindOf returns the index of the type of a number; -1 for none.
+func kindOf(v any) int {
 	switch r := reflect.ValueOf(v); {
-	case r.CanInt():
-		return anInt
 	case r.CanUint() && r.Kind() != reflect.Uintptr:
-		return aUint
+		return 0
+	case r.CanInt():
+		return 1
 	case r.CanFloat():
-		return aFloat
+		return 2
 	}
-	return noNumber
+	return -1
 }
 
-func toInt(v any) int64 {
-	if kindOf(v) == aUint {
-		return int64(reflect.ValueOf(v).Uint()) //nolint:gosec // as consul-template does
+// alike returns two numbers as the same type.
+func alike(function string, a, b any) (x, y reflect.Value, err error) {
+	for _, v := range []any{a, b} {
+		if kindOf(v) < 0 {
+			return x, y, fmt.Errorf("%s: unknown type %T", function, v)
+		}
 	}
-	return reflect.ValueOf(v).Int()
+	t := numbers[max(kindOf(a), kindOf(b))]
+	return reflect.ValueOf(a).Convert(t), reflect.ValueOf(b).Convert(t), nil
 }
 
-func toFloat(v any) float64 {
-	if kindOf(v) == aFloat {
-		return reflect.ValueOf(v).Float()
+func calculate[T uint64 | int64 | float64](function string, a, b T) T {
+	switch function {
+	case "add":
+		return a + b
+	case "subtract":
+		return a - b
+	case "multiply":
+		return a * b
+	case "divide":
+		return a / b
 	}
-	if kindOf(v) == aUint {
-		return float64(reflect.ValueOf(v).Uint())
-	}
-	return float64(reflect.ValueOf(v).Int())
+	return a - a/b*b // modulo, which takes integers
 }
 
-// widest returns a number with 64 bits.
-func widest(v any) any {
-	switch kindOf(v) {
-	case anInt:
-		return toInt(v)
-	case aUint:
-		return reflect.ValueOf(v).Uint()
+// arithmetic returns a template's function of that name. The second operand comes first, so that the first can be piped.
+func arithmetic(function string) func(b, a any) (any, error) {
+	return func(b, a any) (any, error) {
+		x, y, err := alike(function, a, b)
+		switch {
+		case err != nil:
+			return nil, err
+		case x.CanUint():
+			return calculate(function, x.Uint(), y.Uint()), nil
+		case x.CanInt():
+			return calculate(function, x.Int(), y.Int()), nil
+		case function == "modulo":
+			return nil, fmt.Errorf("modulo: %v and %v are not both integers", a, b)
+		}
+		return calculate(function, x.Float(), y.Float()), nil
 	}
-	return toFloat(v)
+}
+
+// extreme returns the function that returns the lesser of two numbers, or the greater one, with 64 bits.
+func extreme(function string, sign int) func(b, a any) (any, error) {
+	return func(b, a any) (any, error) {
+		x, y, err := alike(function, a, b)
+		var order int
+		switch {
+		case err != nil:
+			return nil, err
+		case x.CanUint():
+			order = cmp.Compare(x.Uint(), y.Uint())
+		case x.CanInt():
+			order = cmp.Compare(x.Int(), y.Int())
+		default:
+			order = cmp.Compare(x.Float(), y.Float())
+		}
+		if order*sign <= 0 {
+			a = b
+		}
+		return reflect.ValueOf(a).Convert(numbers[kindOf(a)]).Interface(), nil
+	}
 }

@@ -174,42 +174,6 @@ func (a Answer) secrets(add func(string)) {
 	}
 }
 
-// remoteSize is Size for the answers of other programs.
-func (a Answer) remoteSize() int {
-	const each = 300 // of a key or a service, without its texts
-	size := each * (len(a.Pairs) + len(a.Health) + len(a.Catalog) + len(a.Names))
-	if a.Value != nil {
-		size += len(*a.Value)
-	}
-	for _, pair := range a.Pairs {
-		size += len(pair.Path) + len(pair.Value)
-	}
-	for _, s := range a.Health {
-		size += len(s.Node) + len(s.ID) + len(s.Name) + len(strings.Join(s.Tags, ""))
-		for _, c := range s.Checks {
-			size += each + len(c.Output)
-		}
-		for _, meta := range []map[string]string{s.NodeMeta, s.ServiceMeta} {
-			for key, value := range meta {
-				size += len(key) + len(value)
-			}
-		}
-	}
-	for _, s := range a.Catalog {
-		size += len(s.Name) + len(strings.Join(s.Tags, ""))
-	}
-	for _, name := range a.Names {
-		size += len(name)
-	}
-	if p := a.PEMs; p != nil {
-		size += len(p.Cert) + len(p.Key) + len(p.CA) + len(strings.Join(p.CAChain, ""))
-	}
-	if a.Secret != nil {
-		texts(a.Secret.Data, func(text string) { size += each/10 + len(text) })
-	}
-	return size
-}
-
 // The forms of the arguments, as consul-template has them.
 const (
 	placeForm      = `(\?(?P<query>[[:word:]\-\_\=\&]+))?(@(?P<region>[[:word:]\.\-\_]+))?`
@@ -220,56 +184,6 @@ const (
 	defaultFilter  = "passing"
 	allowedFilters = "any passing warning critical maintenance"
 )
-
-// parseConsul returns the query that an argument of a form names.
-func parseConsul(kind Kind, form, argument string) (Query, error) {
-	expression := regexp.MustCompile(form)
-	match := expression.FindStringSubmatch(argument)
-	if match == nil {
-		return Query{}, fmt.Errorf("%s: invalid format: %q", kind, argument)
-	}
-	part := func(name string) string {
-		if i := expression.SubexpIndex(name); i >= 0 {
-			return match[i]
-		}
-		return ""
-	}
-	q := Query{Kind: kind, Name: part("name"), Region: part("region"), Tag: part("tag"), Near: part("near")}
-	values, err := url.ParseQuery(part("query"))
-	if err != nil {
-		return q, fmt.Errorf("%s: invalid query: %q: %w", kind, part("query"), err)
-	}
-	for key := range values {
-		switch key {
-		case "ns":
-			q.Namespace = values.Get(key)
-		case "partition":
-			q.Partition = values.Get(key)
-		default:
-			return q, fmt.Errorf("%s: invalid query parameter key %q in query %q: ns and partition are supported", kind, key,
-				part("query"))
-		}
-	}
-	if kind != HealthService {
-		return q, nil
-	}
-	var filters []string
-	for filter := range strings.SplitSeq(part("filter"), ",") {
-		switch {
-		case filter == "":
-		case !slices.Contains(strings.Fields(allowedFilters), filter):
-			return q, fmt.Errorf("%s: invalid filter: %q in %q", kind, filter, argument)
-		default:
-			filters = append(filters, filter)
-		}
-	}
-	slices.Sort(filters)
-	q.Filter = strings.Join(filters, ",")
-	if part("filter") == "" {
-		q.Filter = defaultFilter
-	}
-	return q, nil
-}
 
 // consulString returns the words that consul-template has for a query to Consul.
 func (q Query) consulString() string {
@@ -292,7 +206,7 @@ func (q Query) consulString() string {
 
 // value returns the value of a key of Consul; nil if there is none, or it is not known yet.
 func (e *execution) value(path string) (q Query, value *string, err error) {
-	if q, err = parseConsul(Key, keyForm, path); err != nil {
+	if q, err = parse(Key, keyForm, path); err != nil {
 		return q, nil, err
 	}
 	answer, _, err := e.ask(q)
@@ -344,7 +258,7 @@ func (e *execution) pairs(safe bool, wants func(key string) bool) func(string) (
 		if prefix == "" {
 			return found, nil
 		}
-		q, err := parseConsul(Keys, keyForm, prefix)
+		q, err := parse(Keys, keyForm, prefix)
 		if err != nil {
 			return found, err
 		}
@@ -368,7 +282,7 @@ func (e *execution) service(words ...string) ([]*ConsulService, error) {
 	if len(words) == 0 || words[0] == "" {
 		return []*ConsulService{}, nil
 	}
-	q, err := parseConsul(HealthService, healthForm, strings.Join(words, "|"))
+	q, err := parse(HealthService, healthForm, strings.Join(words, "|"))
 	if err != nil {
 		return nil, err
 	}
@@ -377,7 +291,7 @@ func (e *execution) service(words ...string) ([]*ConsulService, error) {
 }
 
 func (e *execution) services(words ...string) ([]*CatalogSnippet, error) {
-	q, err := parseConsul(CatalogServices, catalogForm, strings.Join(words, ""))
+	q, err := parse(CatalogServices, catalogForm, strings.Join(words, ""))
 	if err != nil {
 		return nil, err
 	}

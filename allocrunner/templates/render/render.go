@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -152,24 +153,31 @@ type Answer struct {
 }
 
 // Size returns about how many bytes of memory an answer takes.
-func (a Answer) Size() int {
-	const each = 200 // of a registration or a variable, without its texts
-	size := len(a.Text) + each*(len(a.List)+len(a.Service)+len(a.Services))
-	if a.Variable != nil {
-		for key, value := range a.Variable.Items {
-			size += len(key) + len(value)
+func (a Answer) Size() int { return size(reflect.ValueOf(a)) }
+
+func size(v reflect.Value) (n int) {
+	const each = 16 // of a value, without its parts
+	switch v.Kind() {
+	case reflect.String:
+		n = v.Len()
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			n = size(v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			n += size(v.Index(i))
+		}
+	case reflect.Map:
+		for key, value := range v.Seq2() {
+			n += size(key) + size(value)
+		}
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			n += size(field)
 		}
 	}
-	for _, m := range a.List {
-		size += len(m.Namespace) + len(m.Path)
-	}
-	for _, s := range a.Service {
-		size += len(s.ID) + len(s.Name) + len(s.Address) + len(s.JobID) + len(strings.Join(s.Tags, ""))
-	}
-	for _, s := range a.Services {
-		size += len(s.Name) + len(strings.Join(s.Tags, ""))
-	}
-	return size + a.remoteSize()
+	return n + each
 }
 
 // execution is one template that is being executed.
