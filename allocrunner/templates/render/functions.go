@@ -65,7 +65,8 @@ func helpers() template.FuncMap {
 		"base64URLDecode": base64Decode("base64URLDecode", base64.URLEncoding),
 		"base64URLEncode": func(s string) string { return base64.URLEncoding.EncodeToString([]byte(s)) },
 
-		"byKey": byKey, "byMeta": byMeta, "byPort": byPort, "byTag": byTag, "explode": explode,
+		"byKey": byKey, "byMeta": byMeta, "explode": explode,
+		"byPort": groups[int]("byPort", "Port"), "byTag": groups[string]("byTag", "Tags"),
 		"contains":       func(v, list any) bool { return in(list, v) },
 		"containsAll":    containsSome(true, true),
 		"containsAny":    containsSome(false, false),
@@ -199,53 +200,36 @@ func base64Decode(name string, encoding *base64.Encoding) func(string) (string, 
 	}
 }
 
-func byPort(list any) (map[int][]any, error) {
-	ports := map[int][]any{}
-	switch list := list.(type) {
-	case nil:
-	case []*NomadService:
-		for _, s := range list {
-			ports[s.Port] = append(ports[s.Port], s)
+// groups returns a function that groups services by a field, those with several values by each.
+func groups[K comparable](function, field string) func(any) (map[K][]any, error) {
+	return func(list any) (map[K][]any, error) {
+		found := map[K][]any{}
+		switch list.(type) {
+		case nil:
+			return found, nil
+		case []*NomadService, []*NomadServicesSnippet, []*ConsulService, []*CatalogSnippet:
+		default:
+			return nil, fmt.Errorf("%s: wrong argument type %T", function, list)
 		}
-	case []*ConsulService:
-		for _, s := range list {
-			ports[s.Port] = append(ports[s.Port], s)
+		services := reflect.ValueOf(list)
+		for i := range services.Len() {
+			service := services.Index(i)
+			var keys []K
+			switch v := reflect.Indirect(service).FieldByName(field); {
+			case !v.IsValid():
+				return nil, fmt.Errorf("%s: wrong argument type %T", function, list)
+			case v.Kind() == reflect.Slice:
+				keys, _ = v.Convert(reflect.TypeOf(keys)).Interface().([]K)
+			default:
+				key, _ := v.Interface().(K)
+				keys = append(keys, key)
+			}
+			for _, k := range keys {
+				found[k] = append(found[k], service.Interface())
+			}
 		}
-	default:
-		return nil, fmt.Errorf("byPort: wrong argument type %T", list)
+		return found, nil
 	}
-	return ports, nil
-}
-
-func byTag(list any) (map[string][]any, error) {
-	tags := map[string][]any{}
-	add := func(s any, all ServiceTags) {
-		for _, tag := range all {
-			tags[tag] = append(tags[tag], s)
-		}
-	}
-	switch list := list.(type) {
-	case nil:
-	case []*NomadService:
-		for _, s := range list {
-			add(s, s.Tags)
-		}
-	case []*NomadServicesSnippet:
-		for _, s := range list {
-			add(s, s.Tags)
-		}
-	case []*ConsulService:
-		for _, s := range list {
-			add(s, s.Tags)
-		}
-	case []*CatalogSnippet:
-		for _, s := range list {
-			add(s, s.Tags)
-		}
-	default:
-		return nil, fmt.Errorf("byTag: wrong argument type %T", list)
-	}
-	return tags, nil
 }
 
 // in reports whether a list has an element, or a text a part. Only integers, floats and texts are compared.
