@@ -2,26 +2,55 @@ package upstream
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
-// readAll reads a body of at most longest bytes. Errors: errPassOn for a longer one.
-func readAll(from io.Reader, length int64) ([]byte, error) {
+// checkStatus refuses what can't be the status of an answer.
+func checkStatus(status int) error {
+	if status < http.StatusOK || status > 599 {
+		return fmt.Errorf("the agent answered with status %d", status)
+	}
+	return nil
+}
+
+// whole reads a body. Errors: errPassOn for one that is too long, that is encoded though nobody asked for it, or whose
+// end can't be told from a broken connection.
+func (c *cache) whole(response *http.Response) ([]byte, error) {
+	length, encoded := response.ContentLength, response.Header["Content-Encoding"] != nil
+	if length > longest || encoded || length < 0 && len(response.TransferEncoding) == 0 {
+		return nil, errPassOn
+	}
+	body := &counted{from: response.Body, all: &c.coming}
+	defer body.forget()
 	var b bytes.Buffer
-	if length > 0 {
-		b.Grow(int(length) + bytes.MinRead)
-	}
-	_, err := b.ReadFrom(io.LimitReader(from, longest+1))
-	if err == nil && b.Len() > longest {
-		err = errPassOn
-	}
+	_, err := b.ReadFrom(body)
 	return b.Bytes(), err
 }
+
+// counted counts the bytes of a body that is read while others are, too. Errors: errPassOn when there is no room.
+type counted struct {
+	from io.Reader
+	read int64
+	all  *atomic.Int64
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.from.Read(b)
+	c.read += int64(n)
+	if c.all.Add(int64(n)) > mostBytes || c.read > longest {
+		return n, errPassOn
+	}
+	return n, err
+}
+
+func (c *counted) forget() { c.all.Add(-c.read) }
 
 // The names of headers as net/http writes them.
 const (

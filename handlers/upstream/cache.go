@@ -29,6 +29,9 @@ const (
 	queryRetry = 500 * time.Millisecond
 	// leastBetween is the least time between two queries of a resource that changes all the time.
 	leastBetween = 20 * time.Millisecond
+	// trusted is how long an answer counts as the latest one: a query takes no longer. It has no use while this process
+	// runs, but after the process was stopped and goes on.
+	trusted = queryWait + querySlack + leastUnchanged
 	// leastUnchanged is the least time between two queries if the agent answers the first without a change.
 	leastUnchanged = time.Second
 )
@@ -61,6 +64,7 @@ type cache struct {
 	mu      sync.Mutex // guards the fields below, before an entry's own
 	entries map[ofCache]*entry
 	bytes   int
+	coming  atomic.Int64         // bytes of answers that are not whole yet
 	long    map[string]time.Time // resources whose answers have no place, and until when they are passed on at once
 }
 
@@ -118,11 +122,12 @@ func (c *cache) read(ctx context.Context, of ofCache, q read) (v *value, age tim
 			return nil, 0, s.over
 		case err != nil && s.value == nil:
 			return nil, 0, err
-		case s.away:
-			age = time.Since(s.confirmed)
-			if age > staleFor {
-				return nil, 0, awayError{errors.New("the agent is away")}
-			}
+		}
+		if age = time.Since(s.confirmed); age > staleFor {
+			return nil, 0, awayError{errors.New("the agent is away")}
+		}
+		if !s.away && age <= trusted {
+			age = 0
 		}
 		return s.value, age, nil
 	}
@@ -400,10 +405,10 @@ func (c *cache) ask(ctx context.Context, of ofCache, index uint64) (*value, erro
 		return nil, err
 	}
 	defer response.Body.Close()
-	if response.ContentLength > longest {
-		return nil, errPassOn
+	if err := checkStatus(response.StatusCode); err != nil {
+		return nil, err
 	}
-	body, err := readAll(response.Body, response.ContentLength)
+	body, err := c.whole(response)
 	if err != nil {
 		return nil, err
 	}

@@ -146,6 +146,108 @@ func TestStaleFor(t *testing.T) {
 	})
 }
 
+// TestUnconfirmed: an answer that no query has confirmed for a long time, as when this process was stopped, says so.
+func TestUnconfirmed(t *testing.T) {
+	inBubble(t, quiet, func(t *testing.T, c *cache, _ *pipes, _ *atomic.Int64) {
+		of := ofCache{"/v1/jobs", "token"}
+		e := &entry{of: of, cache: c, changed: make(chan struct{})} // nobody follows it
+		e.now.value, e.now.confirmed = &value{index: 5}, time.Now()
+		c.entries[of] = e
+		time.Sleep(trusted)
+		if _, age, err := c.read(t.Context(), of, read{}); err != nil || age != 0 {
+			t.Errorf("in time: %v, %v", age, err)
+		}
+		time.Sleep(time.Second)
+		if _, age, err := c.read(t.Context(), of, read{}); err != nil || age != trusted+time.Second {
+			t.Errorf("late: %v, %v", age, err)
+		}
+		time.Sleep(staleFor)
+		if _, _, err := c.read(t.Context(), of, read{}); err == nil {
+			t.Error("too late: an answer")
+		}
+	})
+}
+
+// TestSlowAgent: an agent that sends a byte a second has the time of a query, and no more.
+func TestSlowAgent(t *testing.T) {
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Nomad-Index", "5")
+		for http.NewResponseController(w).Flush() == nil && r.Context().Err() == nil {
+			pause(r.Context(), time.Second)
+			_, _ = io.WriteString(w, "x")
+		}
+	}
+	inBubble(t, slow, func(t *testing.T, c *cache, _ *pipes, queries *atomic.Int64) {
+		began := time.Now()
+		_, _, err := c.read(t.Context(), ofCache{"/v1/jobs", "token"}, read{})
+		if _, away := errors.AsType[awayError](err); !away || time.Since(began) != queryWait {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if n := queries.Load(); n != 1 {
+			t.Errorf("%d queries", n)
+		}
+	})
+}
+
+// TestRestlessAgent: an agent whose index goes up and down all the time has a bounded number of queries, and a reader
+// who waits gets an answer.
+func TestRestlessAgent(t *testing.T) {
+	var n atomic.Int64
+	restless := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Nomad-Index", strconv.FormatInt(5+n.Add(1)%2, 10))
+	}
+	inBubble(t, restless, func(t *testing.T, c *cache, _ *pipes, queries *atomic.Int64) {
+		if _, _, err := c.read(t.Context(), ofCache{"/v1/jobs", "token"}, read{after: 1 << 62, wait: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if most := int64(time.Second/leastBetween) + 5; queries.Load() > most {
+			t.Errorf("%d queries in a second, want at most %d", queries.Load(), most)
+		}
+	})
+}
+
+// TestComing: answers that come at the same time take a bounded part of memory, and all of it is given back.
+func TestComing(t *testing.T) {
+	long := func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("index") != "" {
+			quiet(w, r)
+			return
+		}
+		w.Header().Set("X-Nomad-Index", "5")
+		_, _ = w.Write(make([]byte, longest))
+		_ = http.NewResponseController(w).Flush()
+		pause(r.Context(), time.Second)
+	}
+	inBubble(t, long, func(t *testing.T, c *cache, _ *pipes, _ *atomic.Int64) {
+		var readers sync.WaitGroup
+		var passed atomic.Int64
+		for i := range 2 * mostBytes / longest {
+			readers.Go(func() {
+				_, _, err := c.read(t.Context(), ofCache{fmt.Sprint("/v1/job/", i), "token"}, read{})
+				if errors.Is(err, errPassOn) {
+					passed.Add(1)
+				}
+			})
+		}
+		time.Sleep(time.Second / 2) // all are sent, and none has ended
+		if n := c.coming.Load(); n > mostBytes {
+			t.Errorf("%d bytes come", n)
+		}
+		readers.Wait()
+		c.mu.Lock()
+		kept := c.bytes
+		c.mu.Unlock()
+		if passed.Load() == 0 || kept > mostBytes {
+			t.Errorf("%d reads were passed on; %d bytes are kept", passed.Load(), kept)
+		}
+		time.Sleep(unasked + 2*queryWait)
+		if n := c.coming.Load(); n != 0 {
+			t.Errorf("nothing comes, and %d bytes are counted", n)
+		}
+	})
+}
+
 // TestBounds: the cache has a bounded number of resources, and the one that was read the longest time ago gives way. An
 // answer that is too long is passed on, and not tried again for a while.
 func TestBounds(t *testing.T) {

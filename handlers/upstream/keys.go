@@ -29,12 +29,7 @@ const (
 )
 
 // refusedError is an answer of the agent that is no key set.
-type refusedError int
-
-func (e refusedError) Error() string { return fmt.Sprintf("answered with status %d, want 200", int(e)) }
-
-// errNoKeys refuses a set that no cluster has: an agent that has just started serves it before its own keys are loaded.
-var errNoKeys = errors.New("the key set is empty")
+type refusedError struct{ error }
 
 // Keys is the agent's set of public keys. Run follows it by blocking queries, so a key that the cluster removes is
 // refused at once. No token causes a fetch.
@@ -63,7 +58,6 @@ func (k *Keys) Run(ctx context.Context, logger *slog.Logger) {
 			}
 		})
 		_, refused := errors.AsType[refusedError](err)
-		refused = refused || errors.Is(err, errNoKeys)
 		if doubt != nil && !refused { // an agent that is away again says nothing about the keys
 			doubt.Stop()
 			doubt = nil
@@ -114,18 +108,21 @@ func (k *Keys) fetch(ctx context.Context, index uint64, reached func()) (*identi
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, 0, refusedError(response.StatusCode)
+		return nil, 0, refusedError{fmt.Errorf("answered with status %d, want 200", response.StatusCode)}
 	}
 	document, err := io.ReadAll(io.LimitReader(response.Body, maxKeySet))
 	if err != nil {
 		return nil, 0, err
 	}
 	set, err := identity.ParseJWKS(document)
-	if err == nil && set.Len() == 0 {
-		err = errNoKeys
+	if err == nil && set.Len() == 0 { // an agent that has just started serves it before its own keys are loaded
+		err = errors.New("the key set is empty")
+	}
+	if err != nil {
+		return nil, 0, refusedError{err}
 	}
 	next, _ := strconv.ParseUint(response.Header.Get("X-Nomad-Index"), 10, 64) // 0: the agent does not block
-	return set, next, err
+	return set, next, nil
 }
 
 // pause waits, at most until ctx ends.

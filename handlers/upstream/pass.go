@@ -55,6 +55,11 @@ func (s *Server) newProxy() *httputil.ReverseProxy {
 		},
 		ModifyResponse: func(response *http.Response) error {
 			r := requestOf(response.Request)
+			if response.StatusCode != http.StatusSwitchingProtocols {
+				if err := checkStatus(response.StatusCode); err != nil {
+					return err
+				}
+			}
 			r.status = response.StatusCode
 			if r.change {
 				s.epoch.Add(1) // before the client sees the answer
@@ -200,6 +205,13 @@ func (f *frames) Write(p []byte) (int, error) {
 	f.conn.Writing()
 	defer f.conn.Serving()
 	return f.ResponseWriter.Write(p)
+}
+
+// WriteHeader leaves out what comes before an answer: Nomad sends none, and it would have no time limit.
+func (f *frames) WriteHeader(status int) {
+	if status >= http.StatusOK || status == http.StatusSwitchingProtocols {
+		f.ResponseWriter.WriteHeader(status)
+	}
 }
 
 // Unwrap gives net/http's controller the connection, to flush it or to take it over.

@@ -122,12 +122,14 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-func (f *fixture) token(task, alloc string) string {
+func (f *fixture) token(task, alloc string) string { return f.tokenFor(task, alloc, 3600) }
+
+func (f *fixture) tokenFor(task, alloc string, seconds int64) string {
 	f.Helper()
 	token, err := f.ring.Sign(identity.Claims{
 		Subject:  identity.Subject("global", "default", "job", "group", task, "default"),
 		Audience: []string{identity.DefaultAudience}, IssuedAt: time.Now().Unix(), NotBefore: time.Now().Unix(),
-		ExpiresAt: time.Now().Add(time.Hour).Unix(), Namespace: "default", JobID: "job", AllocationID: alloc, Task: task,
+		ExpiresAt: time.Now().Unix() + seconds, Namespace: "default", JobID: "job", AllocationID: alloc, Task: task,
 	})
 	if err != nil {
 		f.Fatal(err)
