@@ -22,6 +22,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"taskapi/auth"
 	"taskapi/auth/limitset"
@@ -320,25 +321,26 @@ func listen(path string, config Config, budget *socket.Budget, limits limitset.S
 
 // ownDir makes a directory that everybody may enter and only this user may change, or takes the one that is there.
 func ownDir(path string) error {
-	err := os.Mkdir(path, 0o755)
-	if err != nil && !errors.Is(err, os.ErrExist) {
+	parent, err := safedir.Open(filepath.Dir(path)) // no link of another user leads to another place
+	if err != nil {
 		return err
 	}
-	made := err == nil
+	defer parent.Close()
+	made := unix.Mkdirat(parent.FD, filepath.Base(path), 0o755)
+	if made != nil && !errors.Is(made, unix.EEXIST) {
+		return fmt.Errorf("make directory %s: %w", path, made)
+	}
 	dir, err := safedir.Open(path)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if made { // whatever the umask
-		if err := os.Chmod(dir.Proc(), 0o755); err != nil {
-			return err
-		}
-		return nil
-	}
 	if err := dir.CheckSafe(os.Geteuid()); err != nil || dir.OthersWrite() {
 		return fmt.Errorf("%s belongs to another user, or others may write to it: another task may have put it there; "+
 			"remove it, or give --dir another directory", path)
+	}
+	if made == nil { // whatever the umask
+		return os.Chmod(dir.Proc(), 0o755)
 	}
 	return nil
 }

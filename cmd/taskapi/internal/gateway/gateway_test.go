@@ -215,7 +215,19 @@ func TestBadInput(t *testing.T) {
 	if err := os.WriteFile(link, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	elsewhere := filepath.Join(dir, "elsewhere")
+	theirs := filepath.Join(dir, "theirs")
+	if err := errors.Join(os.Mkdir(elsewhere, 0o755), os.Symlink(elsewhere, theirs)); err != nil {
+		t.Fatal(err)
+	}
+	links := "a symbolic link that uid 1234 made"
+	if os.Geteuid() != 0 { // no other user's link can be made
+		links = "it started"
+	} else if err := os.Lchown(theirs, 1234, 1234); err != nil {
+		t.Fatal(err)
+	}
 	for want, change := range map[string]func(c *Config, env map[string]string){
+		links:                         func(c *Config, _ map[string]string) { c.Dir = filepath.Join(theirs, "sockets") },
 		"no absolute path":            func(c *Config, _ map[string]string) { c.Upstream = "unix://api.sock" },
 		"no address of an agent":      func(c *Config, _ map[string]string) { c.Upstream = "nomad:4646" },
 		"use https":                   func(c *Config, _ map[string]string) { c.Upstream = "http://nomad.example:4646" },
@@ -242,5 +254,8 @@ func TestBadInput(t *testing.T) {
 		if err := Run(t.Context(), config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q in it", err, want)
 		}
+	}
+	if made, err := os.ReadDir(elsewhere); err != nil || os.Geteuid() == 0 && len(made) > 0 {
+		t.Errorf("behind another user's link: %v, %v", made, err)
 	}
 }
