@@ -144,8 +144,8 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, targets []bas
 		return err
 	}
 	l := &logsPrinter{
-		files: map[string]interfaces.Files{}, out: w.Stdout, err: w.Stderr, only: only, times: o.times, tail: o.tail,
-		colors: w.Colors(), raw: len(targets) == 1 && targets[0].Task != "" && !o.out.ForPrograms(), format: &o.out, w: w,
+		logsOptions: o, w: w, files: map[string]interfaces.Files{}, only: only, colors: w.Colors(),
+		raw: len(targets) == 1 && targets[0].Task != "" && !o.out.ForPrograms(),
 	}
 	var tasks []string // those to print
 	for _, t := range targets {
@@ -170,7 +170,7 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, targets []bas
 	}
 	ctx, release := base.UntilSignal(ctx)
 	defer release()
-	err = l.print(ctx, targets, follow.StreamsOf(tasks, kinds...), o.follow)
+	err = l.print(ctx, targets, follow.StreamsOf(tasks, kinds...))
 	if n := only.timeless.Load(); n > 0 && err == nil {
 		w.Warnf("%d %s left out, because no time is known of %s", n, base.Plural(int(n), "line is", "lines are"),
 			base.Plural(int(n), "it", "them"))
@@ -183,16 +183,13 @@ func (o *logsOptions) run(ctx context.Context, w base.Environment, targets []bas
 
 // logsPrinter prints streams.
 type logsPrinter struct {
-	files    map[string]interfaces.Files // by tasks
-	out, err io.Writer
-	only     *filter
-	times    bool
-	tail     int
-	colors   output.Colors
-	tasks    []string // of the allocations
-	raw      bool     // as it is, without a prefix
-	format   *base.OutputFlags
-	w        base.Environment
+	*logsOptions
+	w      base.Environment
+	files  map[string]interfaces.Files // by tasks
+	only   *filter
+	colors output.Colors
+	tasks  []string // of the allocations
+	raw    bool     // as it is, without a prefix
 
 	mu sync.Mutex // held while a line is written, so that lines stay whole
 }
@@ -214,8 +211,8 @@ func (f labelledFiles) LogTimes(file string) interfaces.LogTimes {
 	return nil
 }
 
-// print prints the lines that are there, and with more those that follow.
-func (l *logsPrinter) print(ctx context.Context, targets []base.Target, streams []follow.TaskStream, more bool) error {
+// print prints the lines that are there, and with --follow those that come.
+func (l *logsPrinter) print(ctx context.Context, targets []base.Target, streams []follow.TaskStream) error {
 	var readers []*follow.Lines
 	there := false
 	for _, s := range streams {
@@ -243,10 +240,10 @@ func (l *logsPrinter) print(ctx context.Context, targets []base.Target, streams 
 	show := l.line
 	var last *lastLines
 	if l.tail >= 0 && !l.only.all() {
-		last = &lastLines{most: l.tail, of: map[follow.TaskStream][]follow.Line{}}
+		last = &lastLines{most: l.tail, of: map[follow.TaskStream][]placedLine{}}
 		show = last.add
 	}
-	err := follow.Merge(ctx, readers, !more, func(line follow.Line) error {
+	err := follow.Merge(ctx, readers, !l.follow, func(line follow.Line) error {
 		if !l.only.has(line) {
 			return nil
 		}
@@ -258,15 +255,15 @@ func (l *logsPrinter) print(ctx context.Context, targets []base.Target, streams 
 	switch {
 	case err != nil:
 		return err
-	case more:
-		return l.follow(ctx, targets, readers)
+	case l.follow:
+		return l.printNew(ctx, targets, readers)
 	case !there:
 		for _, t := range targets {
 			words := "has no output"
 			if t.Alloc != nil && t.Alloc.Job != nil && interfaces.IsParent(t.Alloc.Job) {
 				words = "runs no task, but its children do: 'taskapi status' lists them"
 			}
-			fmt.Fprintf(l.err, "%s %s\n", t, words)
+			fmt.Fprintf(l.w.Stderr, "%s %s\n", t, words)
 		}
 	}
 	return nil
@@ -276,37 +273,32 @@ func (l *logsPrinter) print(ctx context.Context, targets []base.Target, streams 
 type lastLines struct {
 	most int
 	seen int
-	of   map[follow.TaskStream][]follow.Line
-	at   map[follow.TaskStream][]int // the order of the lines over all streams
+	of   map[follow.TaskStream][]placedLine
+}
+
+type placedLine struct {
+	follow.Line
+	at int // its place among the lines of all streams
 }
 
 func (k *lastLines) add(line follow.Line) error {
-	if k.at == nil {
-		k.at = map[follow.TaskStream][]int{}
-	}
 	line.Text = bytes.Clone(line.Text)
-	of, at := append(k.of[line.TaskStream], line), append(k.at[line.TaskStream], k.seen)
+	of := append(k.of[line.TaskStream], placedLine{line, k.seen})
 	k.seen++
 	if len(of) > 2*k.most {
-		of, at = slices.Clone(of[len(of)-k.most:]), slices.Clone(at[len(at)-k.most:])
+		of = slices.Clone(of[len(of)-k.most:])
 	}
-	k.of[line.TaskStream], k.at[line.TaskStream] = of, at
+	k.of[line.TaskStream] = of
 	return nil
 }
 
 // print prints the lines in the order in which they were added.
 func (k *lastLines) print(line func(follow.Line) error) error {
-	type placed struct {
-		follow.Line
-		at int
+	var all []placedLine
+	for _, of := range k.of {
+		all = append(all, of[max(len(of)-k.most, 0):]...)
 	}
-	var all []placed
-	for s, of := range k.of {
-		for i := max(len(of)-k.most, 0); i < len(of); i++ {
-			all = append(all, placed{of[i], k.at[s][i]})
-		}
-	}
-	slices.SortFunc(all, func(a, b placed) int { return a.at - b.at })
+	slices.SortFunc(all, func(a, b placedLine) int { return a.at - b.at })
 	for _, p := range all {
 		if err := line(p.Line); err != nil {
 			return err
@@ -328,12 +320,12 @@ const timeFormat = "2006-01-02 15:04:05.000"
 
 func (l *logsPrinter) line(line follow.Line) error {
 	text := bytes.TrimSuffix(line.Text, []byte("\n"))
-	if l.format.ForPrograms() {
+	if l.out.ForPrograms() {
 		value := logLine{line.Task, line.Kind, string(text), line.Time.UTC()}
 		encoded, err := json.Marshal(value)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return errors.Join(err, l.format.Print(l.w, value, encoded, nil))
+		return errors.Join(err, l.out.Print(l.w, value, encoded, nil))
 	}
 	at := ""
 	if l.times {
@@ -364,16 +356,16 @@ var taskColors = []output.Color{output.Cyan, output.Green, output.Yellow, output
 func (l *logsPrinter) write(kind string, text []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := l.out
+	out := l.w.Stdout
 	if kind == api.FSLogNameStderr {
-		out = l.err
+		out = l.w.Stderr
 	}
 	_, err := out.Write(text)
 	return err
 }
 
-// follow prints all streams at once until the allocations have ended, or ctx.
-func (l *logsPrinter) follow(ctx context.Context, targets []base.Target, streams []*follow.Lines) error {
+// printNew prints all streams at once until the allocations have ended, or ctx.
+func (l *logsPrinter) printNew(ctx context.Context, targets []base.Target, streams []*follow.Lines) error {
 	following, end := context.WithCancel(ctx)
 	defer end()
 	var all sync.WaitGroup
