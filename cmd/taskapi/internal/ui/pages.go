@@ -102,15 +102,6 @@ func (s *Server) write(w http.ResponseWriter, status int, v view, err error) {
 	_, _ = w.Write(b.Bytes()) // an error is the browser's
 }
 
-// find looks for allocations. With an error it returns what it has found.
-func (s *Server) find(ctx context.Context, args ...string) (*base.Finder, error) {
-	f, err := base.NewFinder(s.Environment, s.DataDir)
-	if err != nil {
-		return &base.Finder{}, err
-	}
-	return f, f.Look(ctx, args)
-}
-
 // onTarget finds the allocation that a request names by its whole ID, and the task, if it names one. Without a task all
 // tasks are meant, so a form that can't be read names none.
 func (s *Server) onTarget(handle func(http.ResponseWriter, *http.Request, base.Target)) http.HandlerFunc {
@@ -120,7 +111,7 @@ func (s *Server) onTarget(handle func(http.ResponseWriter, *http.Request, base.T
 			return
 		}
 		id, task := r.PathValue("id"), r.Form.Get("task")
-		f, err := s.find(r.Context(), id)
+		f, err := base.Look(r.Context(), s.Environment, s.DataDir, id)
 		for _, k := range f.Known {
 			if k.Task = task; k.ID == id && (task == "" || slices.Contains(base.TaskNames(k.Alloc), task)) {
 				handle(w, r, k.Target)
@@ -135,7 +126,7 @@ func (s *Server) onTarget(handle func(http.ResponseWriter, *http.Request, base.T
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()
-	f, err := s.find(ctx)
+	f, err := base.Look(ctx, s.Environment, s.DataDir)
 	v := view{Title: "Allocations", Dirs: f.Dirs(), Allocs: make([]allocation, len(f.Known))}
 	var all sync.WaitGroup
 	for i, k := range f.Known {

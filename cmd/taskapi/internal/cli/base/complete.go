@@ -48,8 +48,8 @@ func complete(cmd *cobra.Command, dataDir string, w Environment, begun string,
 	choices func(k known, several bool) []string) (all []string) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
-	f, err := NewFinder(w, dataDir)
-	if err != nil || f.Look(ctx, nil) != nil {
+	f, err := Look(ctx, w, dataDir)
+	if err != nil {
 		return nil
 	}
 	seen, running := map[string]bool{}, map[string]int{}

@@ -81,11 +81,8 @@ func Find(ctx context.Context, w Environment, dataDir string, args []string, s S
 
 // FindAll returns every running allocation or, if none runs, what Find returns without args.
 func FindAll(ctx context.Context, w Environment, dataDir string, s Sought) (all []Target, err error) {
-	f, err := NewFinder(w, dataDir)
+	f, err := Look(ctx, w, dataDir)
 	if err != nil {
-		return nil, err
-	}
-	if err := f.Look(ctx, nil); err != nil {
 		return nil, err
 	}
 	if all = f.Running(); len(all) == 0 {
@@ -177,6 +174,16 @@ func NewFinder(w Environment, dataDir string) (*Finder, error) {
 	}
 	f.elsewhere = elsewhere(w)
 	return f, nil
+}
+
+// Look finds the data directories, as NewFinder does, and reads their allocations; see the method Look. With an error it
+// returns what it has found.
+func Look(ctx context.Context, w Environment, dataDir string, args ...string) (*Finder, error) {
+	f, err := NewFinder(w, dataDir)
+	if err != nil {
+		return &Finder{}, err
+	}
+	return f, f.Look(ctx, args)
 }
 
 // readable reports whether there are allocations in a data directory that this user may list.

@@ -11,7 +11,7 @@ import (
 )
 
 // FindEach is Find for a command that takes several allocations: the name of a job means all of the job's allocations
-// that Find would call ambiguous.
+// that Find would call ambiguous, unless an allocation is to be removed.
 func (f *TargetFlags) FindEach(ctx context.Context, args []string) ([]Target, error) {
 	names, err := f.Names(args)
 	if err != nil {
@@ -29,7 +29,7 @@ func FindEach(ctx context.Context, w Environment, dataDir string, names []string
 
 func eachOf(t Target, err error, names []string, s Sought) (all []Target, _ error) {
 	several, ok := errors.AsType[*ambiguousError](err)
-	if !ok || !several.ofJob() {
+	if !ok || s.exact || !several.ofJob() {
 		return []Target{t}, err
 	}
 	for _, m := range several.matches {
@@ -62,10 +62,7 @@ func (f *TargetFlags) LatestOf(ctx context.Context, args []string) ([]Target, *F
 	if err != nil || len(names) != 1 {
 		return nil, nil, err
 	}
-	finder, err := NewFinder(f.w, f.DataDir)
-	if err == nil {
-		err = finder.Look(ctx, names)
-	}
+	finder, err := Look(ctx, f.w, f.DataDir, names...)
 	if err != nil {
 		return nil, nil, err
 	}

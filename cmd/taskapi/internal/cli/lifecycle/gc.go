@@ -40,7 +40,7 @@ killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs 
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := named(cmd.Context(), w, &at, args, one)
+			found, err := named(cmd.Context(), w, &at, args)
 			if all {
 				found, err = ended(w, at.DataDir)
 			}
@@ -66,22 +66,13 @@ killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs 
 	return cmd
 }
 
-// finding is base.FindEach, or a function like it.
-type finding func(context.Context, base.Environment, string, []string, base.Sought) ([]base.Target, error)
-
-// one finds one allocation.
-func one(ctx context.Context, w base.Environment, dir string, names []string, s base.Sought) ([]base.Target, error) {
-	t, err := base.Find(ctx, w, dir, names, s)
-	return []base.Target{t}, err
-}
-
 // named returns the allocations with these names, each once. An error means that nothing is to be done.
-func named(ctx context.Context, w base.Environment, at *base.TargetFlags, args []string, find finding) (
+func named(ctx context.Context, w base.Environment, at *base.TargetFlags, args []string) (
 	found []base.Target, err error,
 ) {
 	names, err := at.Names(args)
 	for _, name := range names {
-		all, err := find(ctx, w, at.DataDir, []string{name}, at.Sought)
+		all, err := base.FindEach(ctx, w, at.DataDir, []string{name}, at.Sought)
 		if err != nil {
 			return nil, err
 		}

@@ -98,12 +98,9 @@ func toStop(ctx context.Context, w base.Environment, at *base.TargetFlags, args 
 	error) {
 	switch {
 	case at.Given(args):
-		return named(ctx, w, at, args, base.FindEach)
+		return named(ctx, w, at, args)
 	case all:
-		f, err := base.NewFinder(w, at.DataDir)
-		if err == nil {
-			err = f.Look(ctx, nil)
-		}
+		f, err := base.Look(ctx, w, at.DataDir)
 		if err != nil {
 			return nil, err
 		}

@@ -45,11 +45,7 @@ the other one goes on. If the allocation's taskapi has exited, this one resumes 
 				return opts.takeOverHere(cmd, args, w)
 			}
 			if all {
-				f, err := base.NewFinder(w, opts.DataDir)
-				if err != nil {
-					return err
-				}
-				return takeOverAll(f, cmd, w)
+				return takeOverAll(cmd, opts.DataDir, w)
 			}
 			found, err := at.Find(cmd.Context(), args)
 			if err != nil {
@@ -66,8 +62,9 @@ the other one goes on. If the allocation's taskapi has exited, this one resumes 
 }
 
 // takeOverAll takes over every allocation that a taskapi runs, and goes on after an error.
-func takeOverAll(f *base.Finder, cmd *cobra.Command, w base.Environment) error {
-	if err := f.Look(cmd.Context(), nil); err != nil {
+func takeOverAll(cmd *cobra.Command, dataDir string, w base.Environment) error {
+	f, err := base.Look(cmd.Context(), w, dataDir)
+	if err != nil {
 		return err
 	}
 	some, failed := false, false

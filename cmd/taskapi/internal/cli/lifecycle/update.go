@@ -133,10 +133,7 @@ func allocationOf(ctx context.Context, w base.Environment, dataDir string, job *
 
 // allocationsOf returns the running allocations of a job, at least one.
 func allocationsOf(ctx context.Context, w base.Environment, dataDir string, job *api.Job) ([]base.Target, error) {
-	f, err := base.NewFinder(w, dataDir)
-	if err == nil {
-		err = f.Look(ctx, nil)
-	}
+	f, err := base.Look(ctx, w, dataDir)
 	if err != nil {
 		return nil, err
 	}
