@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/bits"
 	"strings"
+
+	"taskapi/internal/slice"
 )
 
 // Capability is a right on an allocation, under the name that Nomad's ACL policies give it. The zero value is no right,
@@ -93,9 +95,6 @@ func (s CapabilitySet) List() []Capability {
 
 // String returns the names, joined by commas.
 func (s CapabilitySet) String() string {
-	var names []string
-	for _, c := range s.List() {
-		names = append(names, c.String())
-	}
+	names := slice.Map(s.List(), Capability.String)
 	return strings.Join(names, ", ")
 }

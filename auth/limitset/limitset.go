@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"taskapi/internal/slice"
 	"taskapi/ratelimit"
 )
 
@@ -87,11 +88,8 @@ var table = []limit{
 type Limit struct{ Name, Default, Doc string }
 
 // Limits returns all limits, in the order of the documents.
-func Limits() (all []Limit) {
-	for _, l := range table {
-		all = append(all, Limit{l.name, l.standard, l.doc})
-	}
-	return all
+func Limits() []Limit {
+	return slice.Map(table, func(l limit) Limit { return Limit{l.name, l.standard, l.doc} })
 }
 
 var standard = sync.OnceValue(func() (s Set) {

@@ -20,6 +20,7 @@ import (
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/internal/transport"
 	"taskapi/handlers/internal/wire"
+	"taskapi/internal/slice"
 )
 
 // Execer is an allocation in whose tasks commands can be run, as interfaces.AllocRunner runs them.
@@ -90,10 +91,7 @@ func chooseTask(alloc *api.Allocation, name string) (string, error) {
 	if wire.OwnTask(alloc, name) != nil {
 		return name, nil
 	}
-	var names []string
-	for _, task := range wire.OwnGroup(alloc).Tasks {
-		names = append(names, task.Name)
-	}
+	names := slice.Map(wire.OwnGroup(alloc).Tasks, func(t *api.Task) string { return t.Name })
 	switch {
 	case name != "":
 		return "", apierror.New(apierror.NoTask)

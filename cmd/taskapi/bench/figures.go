@@ -131,15 +131,6 @@ func ratioOf(above, below []float64) ratio {
 	return ratio{median(each), each[skip], each[n-1-skip]}
 }
 
-// collect returns what each part has.
-func collect[R, T any](parts []R, of func(R) T) []T {
-	all := make([]T, len(parts))
-	for i, part := range parts {
-		all[i] = of(part)
-	}
-	return all
-}
-
 // median returns the middle value, or the mean of the middle two.
 func median[T float64 | time.Duration](all []T) T {
 	sorted := slices.Sorted(slices.Values(all))

@@ -45,6 +45,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"taskapi/internal/slice"
 )
 
 // timeLimit bounds the whole program; with the default flags it ends within ten minutes.
@@ -129,7 +131,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 		}
 	}
 	var o options
-	names := collect(measurements, func(m measurement) string { return m.name })
+	names := slice.Map(measurements, func(m measurement) string { return m.name })
 	if _, err := exec.LookPath("etcd"); err != nil {
 		names = slices.DeleteFunc(names, func(name string) bool { return name == "cluster" })
 	}

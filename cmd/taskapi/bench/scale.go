@@ -13,6 +13,7 @@ import (
 
 	"taskapi/internal/load"
 	"taskapi/internal/proc"
+	"taskapi/internal/slice"
 )
 
 // crowdJob is a job of one simulated task, with a service.
@@ -77,9 +78,7 @@ func (env *environment) crowd(ctx context.Context, allocations int) (*crowd, err
 		return nil, err
 	}
 	dirs, err := filepath.Glob(filepath.Join(dataDir, "allocs", "*"))
-	for _, dir := range dirs {
-		c.members = append(c.members, &agent{process: p, allocID: filepath.Base(dir), dir: dir})
-	}
+	c.members = slice.Map(dirs, func(dir string) *agent { return &agent{p, filepath.Base(dir), dir} })
 	return c, err
 }
 

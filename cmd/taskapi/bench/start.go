@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"taskapi/internal/slice"
 	"taskapi/internal/wake"
 )
 
@@ -71,7 +72,7 @@ func (env *environment) starts(ctx context.Context, _ options) ([]sample, error)
 		all = append(all, b)
 	}
 	row := func(figure string, of func(beginning) time.Duration) sample {
-		return timeSample(figure, median(collect(all, of)))
+		return timeSample(figure, median(slice.Map(all, of)))
 	}
 	return []sample{
 		row(firstAnswerFigure, func(b beginning) time.Duration { return b.operator }),

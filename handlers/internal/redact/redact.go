@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/slice"
 )
 
 // Job returns the job as a task of a group may see it. The task itself and its services are complete.
@@ -45,20 +47,15 @@ func groupOf(group *api.TaskGroup, task string, own bool) *api.TaskGroup {
 
 // taskOf returns a task as another task may see it.
 func taskOf(t *api.Task) *api.Task {
-	shown := &api.Task{
+	return &api.Task{
 		Name: t.Name, Driver: t.Driver, User: t.User, Kind: t.Kind, Leader: t.Leader, Lifecycle: t.Lifecycle,
 		Resources: t.Resources, RestartPolicy: t.RestartPolicy, LogConfig: t.LogConfig,
 		KillTimeout: t.KillTimeout, KillSignal: t.KillSignal, ShutdownDelay: t.ShutdownDelay,
 		Constraints: t.Constraints, Affinities: t.Affinities, Identity: identityOf(t.Identity),
-		Services: servicesOf(t.Services, func(string) bool { return false }),
+		Services:   servicesOf(t.Services, func(string) bool { return false }),
+		Identities: slice.Map(t.Identities, identityOf),
+		Actions:    slice.Map(t.Actions, func(a *api.Action) *api.Action { return &api.Action{Name: a.Name} }),
 	}
-	for _, identity := range t.Identities {
-		shown.Identities = append(shown.Identities, identityOf(identity))
-	}
-	for _, action := range t.Actions {
-		shown.Actions = append(shown.Actions, &api.Action{Name: action.Name})
-	}
-	return shown
 }
 
 // identityOf returns an identity as another task may see it: the token's audience, but not its file.

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/slice"
 )
 
 // Nomad's defaults for a machine that names none.
@@ -164,17 +165,14 @@ func TaskStatesOf(states map[string]*api.TaskState) map[string]*TaskState {
 			wired[task] = nil
 			continue
 		}
-		w := &TaskState{
+		wired[task] = &TaskState{
 			TaskState:   state,
 			LastRestart: timeOf(state.LastRestart),
 			StartedAt:   timeOf(state.StartedAt),
 			FinishedAt:  timeOf(state.FinishedAt),
 			Paused:      string(interfaces.ShownSchedule(state)),
+			Events:      slice.Map(state.Events, TaskEventOf),
 		}
-		for _, event := range state.Events {
-			w.Events = append(w.Events, TaskEventOf(event))
-		}
-		wired[task] = w
 	}
 	return wired
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/internal/ptr"
+	"taskapi/internal/slice"
 )
 
 // Job is a job as Nomad encodes it. When a job is submitted, its Reschedule, Migrate and Update are moved into its
@@ -44,10 +45,7 @@ func JobOf(job *api.Job) *Job {
 	namespace := ptr.Deref(job.Namespace)
 	w := &Job{Job: job, Update: cmp.Or(job.Update, noUpdate)}
 	if job.UI != nil {
-		w.UI = &UI{JobUIConfig: job.UI}
-		for _, link := range job.UI.Links {
-			w.UI.Links = append(w.UI.Links, Link(*link))
-		}
+		w.UI = &UI{job.UI, slice.Map(job.UI.Links, func(l *api.JobUILink) Link { return Link(*l) })}
 	}
 	for _, group := range job.TaskGroups {
 		g := GroupOf(group, namespace)
@@ -77,15 +75,12 @@ type Scaling struct {
 }
 
 func GroupOf(group *api.TaskGroup, namespace string) *Group {
-	w := &Group{
+	return &Group{
 		TaskGroup: group,
 		Networks:  NetworksOf(group.Networks),
 		Services:  ServicesOf(group.Services, namespace),
+		Tasks:     slice.Map(group.Tasks, func(task *api.Task) *Task { return TaskOf(task, namespace) }),
 	}
-	for _, task := range group.Tasks {
-		w.Tasks = append(w.Tasks, TaskOf(task, namespace))
-	}
-	return w
 }
 
 // Task has a CSI plugin's configuration always, null where the SDK leaves it out.

@@ -5,6 +5,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/ptr"
+	"taskapi/internal/slice"
 )
 
 // Network and Port leave out what is empty, and MBits, which Nomad doesn't have.
@@ -29,22 +30,16 @@ type Port struct {
 }
 
 func NetworksOf(networks []*api.NetworkResource) []*Network {
-	var wired []*Network
-	for _, n := range networks {
-		wired = append(wired, &Network{
+	return slice.Map(networks, func(n *api.NetworkResource) *Network {
+		return &Network{
 			Mode: n.Mode, Device: n.Device, CIDR: n.CIDR, IP: n.IP, Hostname: n.Hostname, DNS: n.DNS, CNI: n.CNI,
 			ReservedPorts: PortsOf(n.ReservedPorts), DynamicPorts: PortsOf(n.DynamicPorts),
-		})
-	}
-	return wired
+		}
+	})
 }
 
 func PortsOf(ports []api.Port) []Port {
-	var wired []Port
-	for _, p := range ports {
-		wired = append(wired, Port(p))
-	}
-	return wired
+	return slice.Map(ports, func(p api.Port) Port { return Port(p) })
 }
 
 // Allocated is AllocatedResources, with the life cycles and cores that the SDK lacks.
@@ -85,15 +80,15 @@ func AllocatedOf(a *api.Allocation) *Allocated {
 		return nil
 	}
 	w := &Allocated{
-		Shared:         Shared{DiskMB: allocated.Shared.DiskMB, Networks: NetworksOf(allocated.Shared.Networks)},
+		Shared: Shared{
+			DiskMB: allocated.Shared.DiskMB, Networks: NetworksOf(allocated.Shared.Networks),
+			Ports: slice.Map(allocated.Shared.Ports, func(p api.PortMapping) Mapping { return Mapping(p) }),
+		},
 		TaskLifecycles: map[string]*api.TaskLifecycle{}, // null for a main task
 		Tasks:          make(map[string]*AllocatedTask, len(allocated.Tasks)),
 	}
 	for _, task := range OwnGroup(a).Tasks {
 		w.TaskLifecycles[task.Name] = task.Lifecycle
-	}
-	for _, port := range allocated.Shared.Ports {
-		w.Shared.Ports = append(w.Shared.Ports, Mapping(port))
 	}
 	for name, task := range allocated.Tasks {
 		w.Tasks[name] = &AllocatedTask{

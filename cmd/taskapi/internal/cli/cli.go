@@ -25,6 +25,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/shared"
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/internal/slice"
 )
 
 // Main runs the command that this process's arguments name, as a process of its own, and returns the exit code. version
@@ -225,10 +226,7 @@ func overview(root *cobra.Command, all bool, columns int) string {
 		b.WriteString("\nEnvironment:\n" + base.HelpText(environment+"\n\n"+exitCodes, columns))
 		return b.String()
 	}
-	var names []string
-	for _, c := range more.commands {
-		names = append(names, c.name)
-	}
+	names := slice.Map(more.commands, func(c command) string { return c.name })
 	b.WriteString("\n" + base.HelpText("'taskapi COMMAND --help' explains a command. 'taskapi help --all' also lists the "+
 		"environment's variables, and the commands "+strings.Join(names, ", ")+".", columns))
 	return b.String()

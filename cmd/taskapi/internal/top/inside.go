@@ -13,6 +13,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/cmd/taskapi/internal/top/tasktext"
+	"taskapi/internal/slice"
 )
 
 // inside is the screen of one allocation: its tasks, and panels about them.
@@ -63,11 +64,7 @@ func (s *inside) arrange() {
 	}
 	s.rows = slices.DeleteFunc(all, func(t task) bool { return tasktext.Find(t.name, s.filter) < 0 })
 	slices.SortStableFunc(s.rows, orders[s.order].compare)
-	keys := make([]string, len(s.rows))
-	for i, t := range s.rows {
-		keys[i] = t.name
-	}
-	s.set(keys)
+	s.set(slice.Map(s.rows, func(t task) string { return t.name }))
 	s.tell()
 }
 
@@ -176,17 +173,13 @@ func (s *inside) outputs(msg tea.Msg) tea.Cmd {
 			return nil
 		}
 		s.output().note = ""
-		var cmds []tea.Cmd
 		for _, o := range msg {
 			if o.output == nil {
 				s.output().note = s.clean().Text(o.err.Error())
 				return s.reopen(awayPause)
 			}
 		}
-		for _, o := range msg {
-			cmds = append(cmds, s.read(o))
-		}
-		return tea.Batch(cmds...)
+		return tea.Batch(slice.Map(msg, s.read)...)
 	}
 	return nil
 }

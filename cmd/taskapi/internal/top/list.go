@@ -13,6 +13,7 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/cmd/taskapi/internal/top/tasktext"
 	"taskapi/internal/ptr"
+	"taskapi/internal/slice"
 )
 
 // list is the screen of all allocations.
@@ -73,11 +74,7 @@ func (l *list) arrange() {
 	slices.SortStableFunc(l.rows, func(a, b row) int {
 		return cmp.Or(listOrders[l.order].compare(a, b), strings.Compare(a.ID, b.ID))
 	})
-	keys := make([]string, len(l.rows))
-	for i, r := range l.rows {
-		keys[i] = r.key()
-	}
-	l.set(keys)
+	l.set(slice.Map(l.rows, func(r row) string { return r.key() }))
 	if !l.seen {
 		l.choose(0)
 		l.seen = l.looked && !slices.ContainsFunc(l.watches, func(w *watch) bool { return w.alloc == nil && w.why == "" })

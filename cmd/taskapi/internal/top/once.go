@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"taskapi/internal/slice"
 )
 
 // Allocation is an allocation with its CPU and memory, for programs.
@@ -87,11 +89,8 @@ func Look(ctx context.Context, c Config) (*Once, error) {
 		})
 	}
 	looks.Wait()
-	o := &Once{model: m}
 	m.list.arrange()
-	for _, r := range m.list.rows {
-		o.shown = append(o.shown, r.watch)
-	}
+	o := &Once{model: m, shown: slice.Map(m.list.rows, func(r row) *watch { return r.watch })}
 	if m.inside != nil {
 		m.inside.arrange()
 	}
@@ -151,9 +150,7 @@ func (o *Once) Allocations() []Allocation {
 				}
 			}
 		}
-		for _, t := range o.model.tasksOf(w) {
-			a.Tasks = append(a.Tasks, w.taskOf(t))
-		}
+		a.Tasks = append(a.Tasks, slice.Map(o.model.tasksOf(w), w.taskOf)...) // never null
 		all = append(all, a)
 	}
 	return all

@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/handlers/allocations"
+	"taskapi/internal/slice"
 )
 
 const CheckSuccess = "success"
@@ -57,11 +58,7 @@ func TaskNames(alloc *api.Allocation) []string {
 	if alloc == nil || alloc.Job == nil || interfaces.IsParent(alloc.Job) {
 		return nil
 	}
-	var names []string
-	for _, t := range alloc.GetTaskGroup().Tasks {
-		names = append(names, t.Name)
-	}
-	return names
+	return slice.Map(alloc.GetTaskGroup().Tasks, func(t *api.Task) string { return t.Name })
 }
 
 // RunningTasks returns the names of the tasks that ran when the allocation was last saved.

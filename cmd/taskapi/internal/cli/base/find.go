@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/slice"
 )
 
 // Target is the allocation and the task that a command's arguments name.
@@ -408,11 +409,7 @@ func errNoTask(t Target, task string) error {
 
 // Dirs names the directories that were looked at.
 func (f *Finder) Dirs() string {
-	var dirs []string
-	for _, l := range f.Places {
-		dirs = append(dirs, string(l.Dir))
-	}
-	return strings.Join(dirs, " or ")
+	return strings.Join(slice.Map(f.Places, func(l Layout) string { return string(l.Dir) }), " or ")
 }
 
 // hint completes an error about data directories that may be the wrong ones.
@@ -429,10 +426,7 @@ type ambiguousError struct {
 func errAmbiguous(name string, matches []match) error { return Usage(&ambiguousError{name, matches}) }
 
 func (e *ambiguousError) Error() string {
-	var all []known
-	for _, m := range e.matches {
-		all = append(all, m.known)
-	}
+	all := slice.Map(e.matches, func(m match) known { return m.known })
 	return fmt.Sprintf("%q may be any of %d allocations: give the name or the ID of one\n%s", e.name, len(all),
 		candidates(all))
 }
@@ -442,11 +436,7 @@ const MaxCandidates = 10
 
 // candidates lists allocations to choose from, the newest first.
 func candidates(all []known) string {
-	var ids []string
-	for _, k := range all {
-		ids = append(ids, k.ID)
-	}
-	ids = output.ShortIDs(ids)
+	ids := output.ShortIDs(slice.Map(all, func(k known) string { return k.ID }))
 	table := output.Table{Indent: 2}
 	more := max(len(all)-MaxCandidates, 0)
 	for i, k := range slices.Backward(all[more:]) {

@@ -14,6 +14,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/settings"
+	"taskapi/internal/slice"
 )
 
 func Validate(w base.Environment) *cobra.Command {
@@ -99,10 +100,7 @@ func validate(flags start.JobFlags, s agent.Settings, dataDir, path string, out 
 		if len(groups) > 1 {
 			choice = fmt.Sprintf(" (with --group %s, or --all)", *g.Name)
 		}
-		var tasks []string
-		for _, t := range g.Tasks {
-			tasks = append(tasks, strconv.Quote(t.Name))
-		}
+		tasks := slice.Map(g.Tasks, func(t *api.Task) string { return strconv.Quote(t.Name) })
 		if _, err := fmt.Fprintf(say, "%s would run: job %q, group %q%s, tasks %s\n", path, *job.ID, *g.Name, choice,
 			strings.Join(tasks, ", ")); err != nil {
 			return err

@@ -21,6 +21,7 @@ import (
 	"taskapi/identity"
 	"taskapi/identity/opaque"
 	"taskapi/internal/privatefile"
+	"taskapi/internal/slice"
 )
 
 // mintFlags say which token is made.
@@ -104,10 +105,7 @@ them, which may vouch for any issuer.`,
 	flags.StringVar(&f.out, "out-file", "", "`FILE` for the token, with mode 0600, instead of standard output")
 	base.AddOutput(cmd, &f.output)
 	_ = cmd.RegisterFlagCompletionFunc("bad", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		var names []string
-		for _, k := range badtokens.All() {
-			names = append(names, k.Name+"\t"+k.Wrong)
-		}
+		names := slice.Map(badtokens.All(), func(k badtokens.Kind) string { return k.Name + "\t" + k.Wrong })
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}) // the flag has just been added
 	return cmd

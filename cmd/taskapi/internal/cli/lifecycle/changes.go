@@ -15,6 +15,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/slice"
 )
 
 // jobChanges is what another version of a job means for an allocation, as JSON has it.
@@ -116,11 +117,7 @@ func (c *jobChanges) needs() string {
 }
 
 func quoted(tasks []string) string {
-	words := make([]string, len(tasks))
-	for i, task := range tasks {
-		words[i] = strconv.Quote(task)
-	}
-	return base.Plural(len(tasks), "task ", "tasks ") + strings.Join(words, ", ")
+	return base.Plural(len(tasks), "task ", "tasks ") + strings.Join(slice.Map(tasks, strconv.Quote), ", ")
 }
 
 // shownValue returns a value of a job file in a line.

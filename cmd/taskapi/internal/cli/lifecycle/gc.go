@@ -15,6 +15,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/internal/slice"
 )
 
 func GC(w base.Environment) *cobra.Command {
@@ -98,9 +99,7 @@ func ended(w base.Environment, dataDir string) (found []base.Target, err error) 
 	if len(ids) == 0 && err == nil {
 		_, err = fmt.Fprintf(w.Stdout, "no allocation in %s has ended\n", l.Dir)
 	}
-	for _, id := range ids {
-		found = append(found, base.Target{Layout: l, ID: id})
-	}
+	found = slice.Map(ids, func(id string) base.Target { return base.Target{Layout: l, ID: id} })
 	return found, errors.Join(err, l.RemoveLeftovers())
 }
 

@@ -25,6 +25,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/internal/ptr"
+	"taskapi/internal/slice"
 )
 
 // rollout is update --all: it makes the running allocations of a job those that another version of the job asks for.
@@ -278,17 +279,11 @@ type rolloutJSON struct {
 }
 
 func (r *rollout) asJSON() rolloutJSON {
-	j := rolloutJSON{[]*jobChanges{}, []string{}, []string{}}
-	for _, u := range r.updates {
-		j.Allocs = append(j.Allocs, u.changes)
+	return rolloutJSON{
+		append([]*jobChanges{}, slice.Map(r.updates, func(u *update) *jobChanges { return u.changes })...),
+		append([]string{}, slice.Map(r.surplus, func(t base.Target) string { return t.ID })...),
+		append([]string{}, slice.Map(r.missing, func(p *part) string { return p.allocName })...),
 	}
-	for _, t := range r.surplus {
-		j.Stops = append(j.Stops, t.ID)
-	}
-	for _, p := range r.missing {
-		j.Starts = append(j.Starts, p.allocName)
-	}
-	return j
 }
 
 // errUnfit refuses changes that no flag allows, and canaries.
@@ -360,10 +355,7 @@ func (r *rollout) errStopped(ctx context.Context, err error, before []*update) e
 	if len(before) == 0 {
 		return err
 	}
-	var labels []string
-	for _, u := range before {
-		labels = append(labels, u.label)
-	}
+	labels := slice.Map(before, func(u *update) string { return u.label })
 	return fmt.Errorf("%w\nthe update has stopped: %s still %s the version before; '%s' with the earlier job file takes "+
 		"it back, with this one goes on", err, strings.Join(labels, ", "), base.Plural(len(labels), "runs", "run"),
 		r.layout.Command("update", "--all"))

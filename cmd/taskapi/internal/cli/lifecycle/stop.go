@@ -27,6 +27,7 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/slice"
 	"taskapi/socket"
 )
 
@@ -119,6 +120,7 @@ func (s *stopping) runAll(ctx context.Context, all []base.Target, purge bool) er
 	var begun sync.WaitGroup
 	defer begun.Wait()
 	if len(all) > 1 {
+		s.labels = follow.NewLabels(slice.Map(all, func(t base.Target) *api.Allocation { return t.Alloc }), s.environment)
 		for _, t := range all {
 			begun.Go(func() {
 				c := t.Client()
@@ -126,13 +128,6 @@ func (s *stopping) runAll(ctx context.Context, all []base.Target, purge bool) er
 				_ = c.Stop(ctx, s.how) // its turn comes again below, where an error is reported
 			})
 		}
-	}
-	if len(all) > 1 {
-		var allocs []*api.Allocation
-		for _, t := range all {
-			allocs = append(allocs, t.Alloc)
-		}
-		s.labels = follow.NewLabels(allocs, s.environment)
 	}
 	var errs []error
 	for _, t := range all {

@@ -22,6 +22,7 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/slice"
 )
 
 func Update(w base.Environment) *cobra.Command {
@@ -123,10 +124,9 @@ func allocationOf(ctx context.Context, w base.Environment, dataDir string, job *
 	if err != nil || len(of) == 1 {
 		return append(of, base.Target{})[0], err
 	}
-	var ids []string
-	for _, t := range of {
-		ids = append(ids, fmt.Sprintf("%s (%s)", output.ShortID(t.ID), t.Alloc.Name))
-	}
+	ids := slice.Map(of, func(t base.Target) string {
+		return fmt.Sprintf("%s (%s)", output.ShortID(t.ID), t.Alloc.Name)
+	})
 	return base.Target{}, base.Usagef("%d allocations of job %q run: give one of %s before JOBFILE, or --all", len(of),
 		*job.ID, strings.Join(ids, ", "))
 }

@@ -24,6 +24,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/slice"
 )
 
 func Status(w base.Environment) *cobra.Command {
@@ -138,10 +139,7 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	if len(all) == 0 {
 		return nil
 	}
-	var ids []string
-	for _, a := range all {
-		ids = append(ids, a.Alloc.ID)
-	}
+	ids := slice.Map(all, func(a located) string { return a.Alloc.ID })
 	if !s.verbose {
 		ids = output.ShortIDs(ids)
 	}
@@ -192,11 +190,9 @@ func childCount(alloc *api.Allocation, all []located) string {
 
 // taskCounts says how many of the tasks run, have ended and so on.
 func taskCounts(alloc *api.Allocation) string {
-	var states []*api.TaskState
-	for _, name := range base.TaskNames(alloc) {
-		states = append(states, alloc.TaskStates[name])
-	}
-	return output.TaskCounts(states)
+	return output.TaskCounts(slice.Map(base.TaskNames(alloc), func(name string) *api.TaskState {
+		return alloc.TaskStates[name]
+	}))
 }
 
 // one prints one allocation.

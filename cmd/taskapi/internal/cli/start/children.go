@@ -19,6 +19,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/settings"
+	"taskapi/internal/slice"
 )
 
 // Children starts the children of this process's allocation as run --detach does, with the settings of its run.
@@ -104,12 +105,9 @@ func (e *childError) Unwrap() error { return e.err }
 // Children returns the children of a job, the newest first.
 func (h *Children) Children(
 	ctx context.Context, parent *api.Allocation, ended bool,
-) (all []*api.Allocation, err error) {
+) ([]*api.Allocation, error) {
 	found, err := h.Layout.Children(ctx, parent, ended)
-	for _, t := range found {
-		all = append(all, t.Alloc)
-	}
-	return all, err
+	return slice.Map(found, func(t base.Target) *api.Allocation { return t.Alloc }), err
 }
 
 // Resume takes over the children whose taskapi has exited before they ended.
