@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
 )
@@ -52,6 +53,26 @@ func (w Environment) Getenv(key string) string {
 		}
 	}
 	return ""
+}
+
+// ReadInput reads a file, or standard input for "-". More bytes than most are an error.
+func ReadInput(name string, stdin io.Reader, most int64) (text []byte, err error) {
+	if name == "-" {
+		name = "standard input"
+		text, err = io.ReadAll(io.LimitReader(stdin, most+1))
+	} else if f, openErr := os.Open(name); openErr != nil {
+		err = openErr
+	} else {
+		defer f.Close()
+		text, err = io.ReadAll(io.LimitReader(f, most+1))
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", name, agent.UnwrapPath(err))
+	case int64(len(text)) > most:
+		return nil, fmt.Errorf("%s: more than %d bytes", name, most)
+	}
+	return text, nil
 }
 
 // Colors says whether the command prints in colours.

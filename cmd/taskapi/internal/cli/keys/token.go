@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -54,21 +53,9 @@ func readToken(w base.Environment, args []string) (string, error) {
 			return name, nil
 		}
 	}
-	in := w.Stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return "", base.Usagef("token: %w: give a file with a token, or '-' for standard input", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	token, err := io.ReadAll(io.LimitReader(in, maxTokenInput+1))
-	switch {
-	case err != nil:
-		return "", base.Usagef("token: %w", err)
-	case len(token) > maxTokenInput:
-		return "", base.Usagef("token: longer than %d bytes: give a file that holds one token", maxTokenInput)
+	token, err := base.ReadInput(name, w.Stdin, maxTokenInput)
+	if err != nil {
+		return "", base.Usagef("%w: give a file that holds one token, or '-' for standard input", err)
 	}
 	token = bytes.TrimSuffix(bytes.TrimSuffix(token, []byte("\n")), []byte("\r")) // as an editor or echo leave it
 	if len(token) == 0 {

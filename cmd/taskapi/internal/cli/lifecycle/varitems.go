@@ -52,7 +52,7 @@ func readItems(source, key string, w base.Environment) (map[string]string, error
 	if err != nil {
 		return nil, err
 	}
-	text, err := vars.ReadBounded(file, w.Stdin)
+	text, err := base.ReadInput(file, w.Stdin, vars.MaxSpec)
 	if err != nil {
 		return nil, err
 	}

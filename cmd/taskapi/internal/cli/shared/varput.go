@@ -154,7 +154,7 @@ func (l *putCommandLine) setItems(items map[string]string, args []string, stdin 
 		}
 		switch {
 		case value == "-" || strings.HasPrefix(value, "@"):
-			text, err := vars.ReadBounded(strings.TrimPrefix(value, "@"), stdin)
+			text, err := base.ReadInput(strings.TrimPrefix(value, "@"), stdin, vars.MaxSpec)
 			if err != nil {
 				return fmt.Errorf("%s: %w", key, err)
 			}

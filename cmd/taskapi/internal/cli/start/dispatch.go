@@ -3,8 +3,6 @@ package start
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +12,6 @@ import (
 
 	"taskapi/allocrunner/dispatch"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
@@ -81,20 +78,11 @@ func (o *Options) readDispatch(w base.Environment) (*interfaces.Dispatch, error)
 		}
 		d.Meta[key] = value
 	}
-	var err error
-	switch path := o.Payload; path {
-	case "":
-	case "-":
-		d.Payload, err = io.ReadAll(io.LimitReader(w.Stdin, dispatch.MaxPayload+1))
-	default:
-		var f *os.File
-		if f, err = os.Open(path); err == nil {
-			d.Payload, err = io.ReadAll(io.LimitReader(f, dispatch.MaxPayload+1))
-			f.Close()
+	if o.Payload != "" {
+		var err error
+		if d.Payload, err = base.ReadInput(o.Payload, w.Stdin, dispatch.MaxPayload); err != nil {
+			return nil, base.Usagef("--payload %w", err)
 		}
-	}
-	if err != nil {
-		return nil, base.Usagef("--payload %s: %w", o.Payload, agent.UnwrapPath(err))
 	}
 	return d, nil
 }

@@ -6,11 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+
+	"taskapi/cmd/taskapi/internal/cli/base"
 )
 
-// maxSpec bounds a specification of a variable: 64 KiB of items, in JSON's quotes, and what is known of it.
-const maxSpec = 512 << 10
+// MaxSpec bounds a specification of a variable: 64 KiB of items, in JSON's quotes, and what is known of it.
+const MaxSpec = 512 << 10
 
 // VariableSpec is a specification of a variable as 'nomad var put' takes it in JSON.
 type VariableSpec struct {
@@ -20,39 +21,14 @@ type VariableSpec struct {
 	Items       map[string]string
 }
 
-// ReadBounded reads a file, or standard input for "-", up to a bound.
-func ReadBounded(name string, stdin io.Reader) ([]byte, error) {
-	from := stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		from = f
-	}
-	text, err := io.ReadAll(io.LimitReader(from, maxSpec+1))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", sourceName(name), err)
-	}
-	if len(text) > maxSpec {
-		return nil, fmt.Errorf("%s is longer than %d bytes", sourceName(name), maxSpec)
-	}
-	return text, nil
-}
-
-func sourceName(name string) string {
-	if name == "-" {
-		return "standard input"
-	}
-	return name
-}
-
 // ReadSpec reads a specification from a file, or from standard input for "-".
 func ReadSpec(name string, stdin io.Reader) (VariableSpec, error) {
-	text, err := ReadBounded(name, stdin)
+	text, err := base.ReadInput(name, stdin, MaxSpec)
 	if err != nil {
 		return VariableSpec{}, err
+	}
+	if name == "-" {
+		name = "standard input"
 	}
 	return ParseSpec(name, text)
 }
@@ -61,7 +37,7 @@ func ReadSpec(name string, stdin io.Reader) (VariableSpec, error) {
 func ParseSpec(name string, text []byte) (VariableSpec, error) {
 	s, err := parseSpec(text)
 	if err != nil {
-		return s, fmt.Errorf("%s: %w", sourceName(name), err)
+		return s, fmt.Errorf("%s: %w", name, err)
 	}
 	if s.Items == nil {
 		s.Items = map[string]string{}
