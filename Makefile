@@ -35,19 +35,20 @@ examples:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-server ./examples/server
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-watcher ./examples/watcher
 
-# gotestsum runs go test and lists at the end which tests were skipped, and why. It is built without cgo, as all programs that tests
-# build: a new machine compiles the standard library twice and not three times. The race detector needs cgo, so gcc. It allocates, so
-# the tests of auth that count allocations run without it, and so do the packages that read job files, which share nothing between
-# goroutines. go test gives a package ten minutes, which a busy machine takes. Four packages are tested at once, since many tests wait
-# for processes most of the time; those that take longest come first.
+# gotestsum runs go test and lists at the end which tests were skipped, and why. It is built without cgo and with -trimpath, as all
+# programs that tests build: a new machine compiles the standard library twice and not three times, and a clone in another directory
+# finds what is compiled. The race detector needs cgo, so gcc. It allocates, so the tests of auth that count allocations run without
+# it, and so do the packages that read job files, which share nothing between goroutines. go test gives a package ten minutes, which a
+# busy machine takes. Four packages are tested at once, since many tests wait for processes most of the time; those that take longest
+# come first.
 test:
-	CGO_ENABLED=0 $(GO) run $(GOTESTSUM) --format pkgname --raw-command -- \
+	CGO_ENABLED=0 $(GO) run -trimpath $(GOTESTSUM) --format pkgname --raw-command -- \
 		env CGO_ENABLED=1 $(GO) test -json -race -timeout 25m -p 4 \
 		./packaging ./cmd/taskapi ./examples ./allocrunner ./allocrunner/internal/keeper ./handlers \
 		./allocrunner/jobspec/bounded \
 		$$($(GO) list ./... | grep -v /allocrunner/jobspec)
-	CGO_ENABLED=0 $(GO) run $(GOTESTSUM) --format pkgname -- $$($(GO) list ./allocrunner/jobspec/... | grep -v /bounded)
-	CGO_ENABLED=0 $(GO) run $(GOTESTSUM) --format pkgname -- -run 'Memory$$' ./auth
+	CGO_ENABLED=0 $(GO) run -trimpath $(GOTESTSUM) --format pkgname -- -trimpath $$($(GO) list ./allocrunner/jobspec/... | grep -v /bounded)
+	CGO_ENABLED=0 $(GO) run -trimpath $(GOTESTSUM) --format pkgname -- -trimpath -run 'Memory$$' ./auth
 
 check:
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; echo 'run gofmt -w on the files above' >&2; exit 1; }
@@ -72,7 +73,7 @@ bench: build
 
 # The manual pages, taskapi.1 and others, in bin/man or another directory: make man MAN=DIR.
 man:
-	CGO_ENABLED=0 $(GO) test ./cmd/taskapi/internal/cli -run '^TestManPages$$' -count=1 -args -man-dir '$(abspath $(MAN))' \
+	CGO_ENABLED=0 $(GO) test -trimpath ./cmd/taskapi/internal/cli -run '^TestManPages$$' -count=1 -args -man-dir '$(abspath $(MAN))' \
 		-man-version '$(VERSION)' -man-date "$$(git log -1 --format=%cs 2>/dev/null || date +%F)"
 
 # The pictures of docs/screens, of real runs: the page's need chromium, top's need tmux, nginx and redis-server.

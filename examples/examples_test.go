@@ -30,7 +30,7 @@ var buildPrograms = sync.OnceValue(func() error {
 		"taskapi": "taskapi/cmd/taskapi", "demo-server": "taskapi/examples/server",
 		"demo-watcher": "taskapi/examples/watcher",
 	} {
-		build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(bin, name), pkg)
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(bin, name), pkg)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)

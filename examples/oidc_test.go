@@ -13,7 +13,7 @@ import (
 func TestOIDCVerifier(t *testing.T) {
 	bin := programs(t)
 	program := filepath.Join(bin, "oidc-verifier.test")
-	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", program, ".")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-trimpath", "-o", program, ".")
 	build.Dir = "oidc-verifier"
 	build.Env = append(os.Environ(), "GOFLAGS=", "CGO_ENABLED=0") // this module's flags are not the other's
 	if out, err := build.CombinedOutput(); err != nil {

@@ -70,7 +70,6 @@ func TestTestingDoc(t *testing.T) {
 		script := strings.TrimPrefix(code, "mkdir client && cd client\n")
 		command := exec.CommandContext(t.Context(), "sh", "-euc", script)
 		command.Dir = client
-		// Else what was built in another directory, or for the race detector, is built again.
 		command.Env = append(os.Environ(), "GOFLAGS=-trimpath", "CGO_ENABLED=0")
 		out, err := command.CombinedOutput()
 		if !strings.Contains(script, "go test") {

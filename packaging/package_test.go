@@ -25,7 +25,7 @@ func TestPackage(t *testing.T) {
 	if exec.Command("git", "cat-file", "-e", before+":packaging/nfpm.yaml").Run() != nil {
 		before = "HEAD" // a shallow clone
 	}
-	parts := []string{"PARTS=deb", "ARCHES=" + architecture(), "TRIMPATH="}
+	parts := []string{"PARTS=deb", "ARCHES=" + architecture()}
 	release(t, filepath.Join(shared, "old"), append(parts, "VERSION=0.0.1", "COMMIT="+before)...)
 	release(t, filepath.Join(shared, "new"), parts...)
 	m := boot(t, dir)

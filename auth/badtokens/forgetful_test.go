@@ -51,9 +51,9 @@ func TestForgetfulAuthenticator(t *testing.T) {
 				"row in forgotten", check)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-overlay="+overlay,
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-trimpath", "-overlay="+overlay,
 		"-run=^TestForgetfulAuthenticator$", ".")
-	cmd.Env = append(os.Environ(), "FORGETFUL=yes", "CGO_ENABLED=0") // as the tests of examples build it
+	cmd.Env = append(os.Environ(), "FORGETFUL=yes", "CGO_ENABLED=0") // as all programs that tests build
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

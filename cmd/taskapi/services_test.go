@@ -394,7 +394,7 @@ func (n *neighbours) lookedAt(when, name string, want *api.ServiceRegistration) 
 func consulTemplate(t *testing.T) string {
 	t.Helper()
 	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "install", "github.com/hashicorp/consul-template@v0.41.1")
+	build := exec.CommandContext(t.Context(), "go", "install", "-trimpath", "github.com/hashicorp/consul-template@v0.41.1")
 	build.Env = append(os.Environ(), "GOBIN="+bin, "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go install: %v\n%s", err, out)

@@ -39,7 +39,7 @@ var next = sync.OnceValues(func() (string, error) {
 
 // buildTaskapi builds it as `make build` does.
 func buildTaskapi(path, ldflags string) error {
-	build := exec.Command("go", "build", "-ldflags", ldflags, "-o", path, ".")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", ldflags, "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
