@@ -671,7 +671,6 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/bench/simulator": {
 		"allocrunner/cluster",
-		"allocrunner/cluster/fleet",
 		"allocrunner/cluster/memory",
 		"allocrunner/cluster/registry",
 		"allocrunner/interfaces",
