@@ -41,6 +41,18 @@ func (m *manager) answer(ctx context.Context, q render.Query) (render.Answer, er
 	if q.Kind.Program() == "" && q.Region != "" && q.Region != m.region {
 		return render.Answer{}, refusal(q, "there is one region here, "+m.region)
 	}
+	prefix := ""
+	switch q.Kind {
+	case render.Variable, render.Variables:
+		prefix = variables.KeyPrefix(q.Namespace)
+	case render.Service, render.Services:
+		prefix = registry.KeyPrefix(m.namespace)
+	}
+	if prefix != "" {
+		if err := m.watch.follow(ctx, prefix); err != nil {
+			return render.Answer{}, err
+		}
+	}
 	answer, err := m.read(ctx, q)
 	switch {
 	case !errors.Is(err, ErrDenied):

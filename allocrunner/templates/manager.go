@@ -175,9 +175,7 @@ func (m *manager) run(ctx context.Context) {
 	defer close(m.done)
 	defer m.cancel()
 	defer m.unfollow()
-	if err := m.watch.add(ctx, m); err != nil {
-		m.logger.Warn("templates do not follow changes", "error", err)
-	}
+	m.watch.add(m)
 	defer m.watch.remove(m)
 	err := m.first(ctx)
 	for err == nil {

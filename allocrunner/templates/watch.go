@@ -12,18 +12,19 @@ import (
 	"taskapi/internal/wake"
 )
 
-// Watch waits for changes of the shared store for all templates of an allocation. It watches while one of them needs
-// it.
+// Watch waits for changes of the shared store for all templates of an allocation. It watches what one of them reads.
 type Watch struct {
 	store  cluster.Store // nil for none: nothing changes then
 	logger *slog.Logger
 	files  filewatch.Watcher
 	turns  chan struct{} // held while a process renders
 
-	mu    sync.Mutex // guards the fields below
-	tasks map[*manager]struct{}
-	end   context.CancelFunc // ends the goroutine; nil while none runs
-	done  chan struct{}
+	mu       sync.Mutex // guards the fields below
+	tasks    map[*manager]struct{}
+	prefixes map[string]bool // of keys, each of which a goroutine watches until end
+	ctx      context.Context
+	end      context.CancelFunc
+	running  *sync.WaitGroup
 }
 
 // NewWatch returns the watch of an allocation's templates.
@@ -41,52 +42,56 @@ func (w *Watch) turn(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// add begins to report changes to a manager: all that happen after its return.
-func (w *Watch) add(ctx context.Context, m *manager) error {
+// add begins to report changes to a manager: those that happen after the return of follow.
+func (w *Watch) add(m *manager) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.tasks) == 0 {
+		w.ctx, w.end = context.WithCancel(context.Background())
+		w.prefixes, w.running = map[string]bool{}, new(sync.WaitGroup)
+	}
+	w.tasks[m] = struct{}{}
+}
+
+// follow begins to watch the keys with a prefix, unless it does so already. A manager that was added calls it.
+func (w *Watch) follow(ctx context.Context, prefix string) error {
 	if w.store == nil {
 		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.end == nil {
-		page, err := w.store.List(ctx, cluster.Span{Prefix: "\x00", Limit: 1}) // for its index
-		if err != nil {
-			return err
-		}
-		ctx, end := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		w.end, w.done = end, done
-		go func() {
-			defer close(done)
-			w.run(ctx, page.Index)
-		}()
+	if w.prefixes[prefix] {
+		return nil
 	}
-	w.tasks[m] = struct{}{}
+	page, err := w.store.List(ctx, cluster.Span{Prefix: prefix, Limit: 1}) // for its index
+	if err != nil {
+		return err
+	}
+	w.prefixes[prefix] = true
+	watching := w.ctx
+	w.running.Go(func() { w.run(watching, prefix, page.Index) })
 	return nil
 }
 
-// remove ends that. It waits for the goroutine if it was the last.
+// remove ends that. It waits for the goroutines if it was the last.
 func (w *Watch) remove(m *manager) {
 	w.mu.Lock()
 	delete(w.tasks, m)
-	end, done := w.end, w.done
-	if len(w.tasks) > 0 || end == nil {
-		w.mu.Unlock()
-		return
-	}
-	w.end = nil
+	last, end, running := len(w.tasks) == 0, w.end, w.running
 	w.mu.Unlock()
-	end()
-	<-done
+	if last {
+		end()
+		running.Wait()
+	}
 }
 
 // retryPause is the time between two attempts to read the store.
 const retryPause = time.Second
 
-// run reports changes until ctx ends.
-func (w *Watch) run(ctx context.Context, index uint64) {
+// run reports changes of keys with a prefix until ctx ends.
+func (w *Watch) run(ctx context.Context, prefix string, index uint64) {
 	for warned := false; ctx.Err() == nil; {
-		changes, err := w.store.Watch(ctx, "", index)
+		changes, err := w.store.Watch(ctx, prefix, index)
 		if err != nil {
 			if !warned && ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 				w.logger.Warn("templates may be out of date until the shared store can be read again", "error", err)

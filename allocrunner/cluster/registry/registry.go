@@ -44,6 +44,9 @@ func idOf(key string) string {
 	return parts[len(parts)-1]
 }
 
+// KeyPrefix returns the prefix of the keys of a namespace's registrations.
+func KeyPrefix(namespace string) string { return prefixOf(namespace, "") }
+
 // OfKey returns the namespace and the name of the service whose registration's key in the store has changed; ok is
 // false for other keys.
 func OfKey(key string) (namespace, name string, ok bool) {

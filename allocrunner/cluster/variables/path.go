@@ -91,6 +91,9 @@ func placeIn(root, key string) (place, bool) {
 	return place{namespace, path}, ok && found && namespace != "" && path != ""
 }
 
+// KeyPrefix returns the prefix of the keys of a namespace's variables, or of those of AllNamespaces.
+func KeyPrefix(namespace string) string { return prefixOf(namespace, "") }
+
 // OfKey returns the namespace and the path of the variable whose key in the store has changed; ok is false for other
 // keys.
 func OfKey(key string) (namespace, path string, ok bool) {
