@@ -332,14 +332,15 @@ type Watch struct {
 	lines  *bufio.Reader
 	stop   context.CancelFunc
 	first  *WatchResponse // that Next has not returned; nil for none
-	heard  atomic.Int64   // when something was read last, in Unix nanoseconds; 0 while nothing is to be read
+	began  time.Time
+	heard  atomic.Int64 // when something was read last, in nanoseconds after began; negative while nothing is to be read
 }
 
 // Heard returns the time at which the stream last received something. While the caller works on an answer, that is the
 // present time. Any goroutine may call it.
 func (w *Watch) Heard() time.Time {
-	if heard := w.heard.Load(); heard > 0 {
-		return time.Unix(0, heard)
+	if heard := w.heard.Load(); heard >= 0 {
+		return w.began.Add(time.Duration(heard)) // no matter what is done to the clock
 	}
 	return time.Now()
 }
@@ -360,7 +361,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) (*Watch,
 	response, _, err := c.send(ctx, int(at), "watch", body)
 	if err == nil {
 		lines := bufio.NewReaderSize(response.Body, 4<<10)
-		w := &Watch{client: c, at: at, body: response.Body, lines: lines, stop: stop}
+		w := &Watch{client: c, at: at, body: response.Body, lines: lines, stop: stop, began: time.Now()}
 		var first WatchResponse
 		if first, err = w.Next(); err == nil && late.Stop() && first.Created {
 			if first.Canceled { // etcd tells of an error in this way, too
@@ -387,16 +388,16 @@ func (w *Watch) Next() (WatchResponse, error) {
 		return *first, nil
 	}
 	var line []byte
-	w.heard.Store(time.Now().UnixNano())
+	w.heard.Store(int64(time.Since(w.began)))
 	for {
 		part, err := w.lines.ReadSlice('\n')
-		w.heard.Store(time.Now().UnixNano())
+		w.heard.Store(int64(time.Since(w.began)))
 		if len(line)+len(part) > maxEvents {
 			return WatchResponse{}, tooLong(w.client.config.Endpoints[w.at], maxEvents)
 		}
 		line = append(line, part...)
 		if err == nil {
-			w.heard.Store(0)
+			w.heard.Store(-1)
 			break
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {

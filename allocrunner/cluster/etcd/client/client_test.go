@@ -5,10 +5,19 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// TestHeard: the time at which a watch was heard has nothing to do with the machine's clock, which may be set.
+func TestHeard(t *testing.T) {
+	w := Watch{began: time.Now()}
+	if heard := w.Heard(); !strings.Contains(heard.String(), " m=") {
+		t.Errorf("%v is of the clock", heard)
+	}
+}
 
 // TestFrozen: when all endpoints take requests and answer none, each call ends in time, and says of a change that
 // nobody knows whether it was made.
