@@ -166,21 +166,15 @@ func TestEntriesComeBackLater(t *testing.T) {
 	node := etcdtest.Start(t, 1)[0]
 	var refuse atomic.Int32
 	key, _ := json.Marshal([]byte("test/e/s/1"))
-	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: node.Client})
-	pass.FlushInterval = -1 // a watch is never whole
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v3/kv/txn" {
-			body, _ := io.ReadAll(r.Body)
-			if r.Body = io.NopCloser(bytes.NewReader(body)); bytes.Contains(body, key) && refuse.Add(-1) >= 0 {
-				w.WriteHeader(http.StatusForbidden)
-				fmt.Fprint(w, `{"code":7,"message":"etcdserver: permission denied"}`)
-				return
-			}
+	between := front(t, node, func(w http.ResponseWriter, path string, body []byte) bool {
+		if path != "/v3/kv/txn" || !bytes.Contains(body, key) || refuse.Add(-1) < 0 {
+			return true
 		}
-		pass.ServeHTTP(w, r)
-	}))
-	t.Cleanup(proxy.Close)
-	a, b, c := open(t, &etcdtest.Node{Client: proxy.Listener.Addr().String()}), open(t, node), direct(t, node)
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"code":7,"message":"etcdserver: permission denied"}`)
+		return false
+	})
+	a, b, c := open(t, between), open(t, node), direct(t, node)
 	clustertest.Hold(t, a, "alloc")
 	clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc")))
 	refuse.Store(2)
@@ -189,6 +183,50 @@ func TestEntriesComeBackLater(t *testing.T) {
 	}
 	until(t, "the entry does not come back", func() bool {
 		return refuse.Load() < 0 && string(clustertest.Get(t, b, "s/1").Value) == "one"
+	})
+}
+
+// front returns a server before another, which passes a request on after a call that returns true.
+func front(t *testing.T, n *etcdtest.Node, call func(w http.ResponseWriter, path string, body []byte) bool,
+) *etcdtest.Node {
+	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: n.Client})
+	pass.FlushInterval = -1 // a watch is never whole
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if call(w, r.URL.Path, body) {
+			pass.ServeHTTP(w, r)
+		}
+	})
+}
+
+// TestManyEntriesComeBack: all of an owner's many entries come back although the next lease ends, too, before all of
+// them are written again.
+func TestManyEntriesComeBack(t *testing.T) {
+	t.Parallel()
+	node := etcdtest.Start(t, 1)[0]
+	c := direct(t, node)
+	key, _ := json.Marshal([]byte("test/e/s/30"))
+	var armed atomic.Bool
+	a := open(t, front(t, node, func(_ http.ResponseWriter, path string, body []byte) bool {
+		if path == "/v3/kv/txn" && bytes.Contains(body, key) && armed.CompareAndSwap(true, false) {
+			if err := c.Revoke(t.Context(), raw(t, c, "e/s/00").Lease); err != nil {
+				t.Error(err)
+			}
+		}
+		return true
+	}))
+	clustertest.Hold(t, a, "alloc")
+	const many = 50
+	for i := range many {
+		clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased(fmt.Sprintf("s/%02d", i), "v", "alloc")))
+	}
+	armed.Store(true)
+	if err := c.Revoke(t.Context(), raw(t, c, "e/s/00").Lease); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "not all entries come back", func() bool {
+		return !armed.Load() && len(clustertest.List(t, a, cluster.Span{Prefix: "s/"}).Entries) == many
 	})
 }
 

@@ -36,7 +36,7 @@ type lease struct {
 	cancel  context.CancelFunc
 	renewal sync.WaitGroup
 	turn    chan struct{} // has an element while the lease is renewed
-	lacking bool          // some of kept have to be written again; for who has the turn
+	missing []string      // the keys of kept that have to be written again; for who has the turn
 
 	// core.mu guards the fields below.
 	users  int
@@ -151,12 +151,17 @@ func (l *lease) renew(ctx context.Context) error {
 	}
 	if record.Lease != 0 {
 		ttl, err := l.client.KeepAlive(ctx, record.Lease)
-		if err != nil || ttl > 0 && !l.lacking {
+		if err != nil || ttl > 0 && len(l.missing) == 0 {
 			return err
 		}
 		if ttl == 0 {
-			l.forget(ctx, record)
-			l.lacking, record = true, ownerRecord{}
+			if len(l.missing) == 0 { // else nobody knows which of the entries others have deleted
+				l.forget(ctx, record)
+			}
+			l.mu.RLock()
+			l.missing = slices.Sorted(maps.Keys(l.kept))
+			l.mu.RUnlock()
+			record = ownerRecord{}
 		}
 	}
 	if record.Lease == 0 {
@@ -164,13 +169,7 @@ func (l *lease) renew(ctx context.Context) error {
 			return err
 		}
 	}
-	if l.lacking {
-		if err := l.restore(ctx); err != nil {
-			return err
-		}
-		l.lacking = false
-	}
-	return nil
+	return l.restore(ctx)
 }
 
 // join makes this process a holder of the owner's lease.
@@ -250,31 +249,53 @@ func newLeaseID() int64 {
 	return int64(binary.BigEndian.Uint64(b[:])>>1) | 1
 }
 
-// restore writes the entries again that ended with a lease.
+// restore writes the entries again that ended with a lease. It renews the lease meanwhile, since that may take long.
 func (l *lease) restore(ctx context.Context) error {
-	l.mu.RLock()
-	kept, fence := maps.Clone(l.kept), l.fence
-	l.mu.RUnlock()
-	for keys := range slices.Chunk(slices.Sorted(maps.Keys(kept)), mostAgain) {
-		for len(keys) > 0 {
-			var txn cluster.Txn
-			for _, key := range keys {
-				txn.If = append(txn.If, cluster.Condition{Key: key})
-				txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: kept[key], Lease: l.owner})
+	for renewed := time.Now(); len(l.missing) > 0; {
+		if time.Since(renewed) > renewInterval {
+			renewed = time.Now()
+			if ttl, err := l.client.KeepAlive(ctx, l.record.Lease); err != nil || ttl == 0 {
+				return errors.Join(err, cluster.ErrLeaseEnded)
 			}
-			if fence != nil {
-				txn.If = append(txn.If, fence())
-			}
-			_, err := l.commit(ctx, txn)
-			conflict, ok := errors.AsType[*cluster.ConflictError](err)
-			if err == nil || ok && !slices.Contains(keys, conflict.Entry.Key) { // another machine has the claim
-				break
-			}
-			if !ok {
-				return fmt.Errorf("write %q again: %w", keys, err)
-			}
-			keys = slices.DeleteFunc(keys, func(key string) bool { return key == conflict.Entry.Key }) // somebody was first
 		}
+		n := min(mostAgain, len(l.missing))
+		if err := l.writeAgain(ctx, l.missing[:n]); err != nil {
+			return err
+		}
+		l.missing = l.missing[n:]
+	}
+	return nil
+}
+
+// writeAgain writes some entries again, unless somebody else was first.
+func (l *lease) writeAgain(ctx context.Context, keys []string) error {
+	kept := map[string][]byte{}
+	l.mu.RLock()
+	fence := l.fence
+	for _, key := range keys {
+		if value, ok := l.kept[key]; ok {
+			kept[key] = value
+		}
+	}
+	l.mu.RUnlock()
+	for len(kept) > 0 {
+		var txn cluster.Txn
+		for key, value := range kept {
+			txn.If = append(txn.If, cluster.Condition{Key: key})
+			txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: value, Lease: l.owner})
+		}
+		if fence != nil {
+			txn.If = append(txn.If, fence())
+		}
+		_, err := l.commit(ctx, txn)
+		conflict, ok := errors.AsType[*cluster.ConflictError](err)
+		if err != nil && !ok {
+			return fmt.Errorf("write %q again: %w", keys, err)
+		}
+		if err == nil || !slices.Contains(keys, conflict.Entry.Key) { // then another machine has the claim
+			break
+		}
+		delete(kept, conflict.Entry.Key)
 	}
 	return nil
 }
