@@ -8,6 +8,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/health"
+	"taskapi/allocrunner/internal/lifecycle"
 )
 
 // healthHook evaluates the allocation's health by its job's update block, and shows the decision in the
@@ -40,6 +41,20 @@ func (h *healthHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReque
 		h.watch(req.Alloc)
 	}
 	return nil
+}
+
+// judgeAgain forgets the health of a saved allocation whose tasks ran, and were lost: by a reboot, in a back-up, with the
+// keeper. Its health is decided again once they run. It is called before anybody can read the allocation here.
+func (r *Runner) judgeAgain() {
+	if r.Alloc().DeploymentStatus == nil || TasksRunning(r.cfg.Dir) {
+		return
+	}
+	for _, t := range r.group().Tasks {
+		if s := r.Alloc().TaskStates[t.Name]; lifecycle.Of(t).Serves() && s != nil && s.State == "running" {
+			r.snapshots.Change(func(a *api.Allocation) { a.DeploymentStatus = nil })
+			return
+		}
+	}
 }
 
 // watch begins to evaluate the allocation, unless its job does not want an evaluation or the allocation is ending.

@@ -228,6 +228,7 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 		return err
 	}
 	if r.cfg.Saved != nil {
+		r.judgeAgain()
 		// the raised index, before a client sees it: it must not fall back after another crash. The journal logs what
 		// goes wrong
 		_ = r.save()

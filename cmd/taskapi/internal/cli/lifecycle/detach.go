@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/templates"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -65,6 +66,9 @@ func (r *request) detach(ctx context.Context) error {
 // launch runs the allocation in a background process, and returns when done is satisfied.
 func (r *request) launch(ctx context.Context, done func(*api.Allocation) (bool, error)) error {
 	flags, jobFile, w := r.flags, r.jobFile, r.environment
+	if r.before != nil && !allocrunner.TasksRunning(r.layout.Alloc(r.alloc.ID)) {
+		r.lost = r.before
+	}
 	if r.dispatch != nil { // the process in the background gets the child
 		job, err := json.Marshal(map[string]*api.Job{"Job": r.alloc.Job})
 		if err != nil {
@@ -100,7 +104,10 @@ func (r *request) started(alloc *api.Allocation) (bool, error) {
 	if r.options.Replace && r.before != nil && alloc.CreateTime == r.before.CreateTime {
 		return false, nil
 	}
-	return tasksStarted(alloc)
+	if r.lost != nil && alloc.CreateTime == r.lost.CreateTime {
+		return tasksStarted(alloc, r.lost.TaskStates)
+	}
+	return tasksStarted(alloc, nil)
 }
 
 // givenFlags returns the flags of a command as they were given, without some.
@@ -138,16 +145,16 @@ func (e *startError) Error() string {
 }
 
 // tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads, or
-// whether a task is paused, for which others may wait.
+// whether a task is paused, for which others may wait. A task that was lost in the given state has to start again.
 // Errors: *startError for the first task, main or not, that has failed to start.
-func tasksStarted(alloc *api.Allocation) (bool, error) {
+func tasksStarted(alloc *api.Allocation, lost map[string]*api.TaskState) (bool, error) {
 	if interfaces.IsParent(alloc.Job) { // it runs no task
 		return alloc.ClientStatus == api.AllocClientStatusRunning, nil
 	}
 	all, paused := true, false
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		paused = paused || interfaces.ShownSchedule(alloc.TaskStates[task.Name]).Pauses()
-		started, failure := startOf(alloc.TaskStates[task.Name])
+		started, failure := startOf(alloc.TaskStates[task.Name], lost[task.Name])
 		if failure != nil {
 			return false, &startError{alloc, task.Name, failure.DisplayMessage}
 		}
@@ -156,12 +163,21 @@ func tasksStarted(alloc *api.Allocation) (bool, error) {
 	return all || paused, nil
 }
 
-// startOf reports whether a task has ever started, or else how its latest attempt has failed.
-func startOf(state *api.TaskState) (started bool, failure *api.TaskEvent) {
+// startOf reports whether a task has ever started, or else how its latest attempt has failed. Of a task that was lost,
+// only what came later counts, unless it had ended before.
+func startOf(state, lost *api.TaskState) (started bool, failure *api.TaskEvent) {
 	if state == nil {
 		return false, nil
 	}
+	if lost != nil && lost.State == "dead" {
+		return true, nil
+	}
 	for _, e := range state.Events {
+		if lost != nil && (e.Type == api.TaskTerminated || slices.ContainsFunc(lost.Events, func(old *api.TaskEvent) bool {
+			return old.Time == e.Time && old.Type == e.Type
+		})) {
+			continue
+		}
 		switch e.Type {
 		case api.TaskStarted, api.TaskTerminated: // of the events of a long life the latest are kept
 			return true, nil
@@ -178,7 +194,7 @@ func startOf(state *api.TaskState) (started bool, failure *api.TaskEvent) {
 	if len(state.Events) == 1 { // nothing of the allocation begins: its taskapi ends and says why
 		failure = nil
 	}
-	return state.State == "running", failure
+	return state.State == "running" && lost == nil, failure
 }
 
 // argsFD is the descriptor by which a background process gets its arguments. Everybody on the machine can read a

@@ -209,6 +209,7 @@ type request struct {
 	dispatch    *interfaces.Dispatch // what the flags dispatch; nil for nothing
 	name        *os.File             // the lock on the allocation's name; nil for none
 	before      *api.Allocation      // as it was last saved; nil if it is new
+	lost        *api.Allocation      // the same, if its tasks did not run when it was started; otherwise nil
 	alloc       *api.Allocation      // as it would begin
 	loaded      *start.LoadedJob     // of a job file that has been read and reviewed; nil for one that has not
 	like        *settings.Record     // of an allocation whose settings a new one gets; nil for none
