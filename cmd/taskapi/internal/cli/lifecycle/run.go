@@ -384,7 +384,7 @@ func (r *request) sameName(ctx context.Context) (left string, err error) {
 		case found.Holder == client.Nobody, r.options.Replace:
 			left = t.ID
 		default:
-			return "", r.errRuns(ctx, t.Alloc)
+			return "", r.errRuns(ctx, cmp.Or(found.Alloc, t.Alloc))
 		}
 	}
 	return left, err
@@ -392,6 +392,10 @@ func (r *request) sameName(ctx context.Context) (left string, err error) {
 
 // errRuns refuses to run an allocation that a taskapi runs.
 func (r *request) errRuns(ctx context.Context, alloc *api.Allocation) error {
+	if alloc.DesiredStatus == api.AllocDesiredStatusStop {
+		return fmt.Errorf("allocation %s is being stopped: run it again when it has ended ('%s' follows it)",
+			alloc.ID, r.layout.Command("attach", alloc.ID))
+	}
 	if r.loaded != nil { // with --all, it runs beside the others
 		return &runsError{alloc}
 	}
@@ -607,9 +611,6 @@ func (r *request) makeFree(ctx, waiting context.Context) error {
 		return base.Usagef("%w; allocation %s runs on", answer, r.alloc.ID)
 	case r.options.Replace:
 		return r.stopOther(waiting, c)
-	case found.Alloc.DesiredStatus == api.AllocDesiredStatusStop:
-		return fmt.Errorf("allocation %s is being stopped: run it again when it has ended ('%s' follows it)",
-			r.alloc.ID, r.layout.Command("attach", r.alloc.ID))
 	}
 	return r.errRuns(ctx, found.Alloc)
 }

@@ -102,6 +102,8 @@ func (r *request) prepare(ctx context.Context, parts []*part) error {
 		case errors.Is(err, client.ErrNoAnswer): // it is left running, is ending, or hangs: the start finds out
 		case err != nil:
 			return fmt.Errorf("allocation %s: %w", t.Alloc.Name, err)
+		case t.Alloc.DesiredStatus == api.AllocDesiredStatusStop:
+			return parts[i].errRuns(ctx, t.Alloc)
 		case !same:
 			others[i] = true
 		default:
