@@ -122,6 +122,7 @@ func TestStatsOfARestartedTask(t *testing.T) {
 		}
 		return nil
 	})
+	r.untilState("a", "running")
 	must.OK(t, r.runner.RestartTask(t.Context(), "a"))
 	r.usage(func(u *api.AllocResourceUsage) error {
 		a := u.Tasks["a"]
