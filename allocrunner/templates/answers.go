@@ -232,7 +232,7 @@ func (m *manager) followFile(q render.Query, p place) {
 
 // openWatch watches the directory of a file, and returns a function that looks which file there is, and how new; nil if
 // the directory can't be watched.
-func (m *manager) openWatch(p place) (look func() [3]int64, watch *filewatch.Watch) {
+func (m *manager) openWatch(p place) (look func() string, watch *filewatch.Watch) {
 	root, err := os.OpenRoot(p.top(m.req.Dir))
 	if err != nil {
 		return nil, nil
@@ -246,20 +246,17 @@ func (m *manager) openWatch(p place) (look func() [3]int64, watch *filewatch.Wat
 	if watch, err = m.watch.files.Dir(dir); err != nil {
 		return nil, nil
 	}
-	return func() (mark [3]int64) {
+	return func() string {
 		root, err := os.OpenRoot(p.top(m.req.Dir))
 		if err != nil {
-			return mark
+			return ""
 		}
 		defer root.Close()
-		info, err := root.Stat(p.path)
-		if err != nil {
-			return mark
+		if info, err := root.Stat(p.path); err == nil {
+			if s, ok := info.Sys().(*syscall.Stat_t); ok {
+				return fmt.Sprint(s.Ino, s.Size, s.Mtim)
+			}
 		}
-		mark[0], mark[1] = info.Size(), info.ModTime().UnixNano()
-		if s, ok := info.Sys().(*syscall.Stat_t); ok {
-			mark[2] = int64(s.Ino) //nolint:gosec // it is only compared
-		}
-		return mark
+		return ""
 	}, watch
 }

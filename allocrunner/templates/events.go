@@ -22,8 +22,7 @@ const (
 // missingEvents emits an event when values have been missing for a while, and again when others are missing.
 type missingEvents struct {
 	emit    func(kind, message string)
-	missing []string // of the event that is due, or was emitted
-	timer   *time.Timer
+	missing []string  // of the event that is due, or was emitted
 	at      time.Time // when the event is due; zero for none
 }
 
@@ -44,7 +43,6 @@ func (e *missingEvents) update(pending []*templateState) {
 	e.missing = missing
 	if e.at.IsZero() {
 		e.at = time.Now().Add(eventPause)
-		e.timer = time.NewTimer(eventPause)
 	}
 }
 
@@ -53,7 +51,7 @@ func (e *missingEvents) due() <-chan time.Time {
 	if e.at.IsZero() {
 		return nil
 	}
-	return e.timer.C
+	return time.After(time.Until(e.at))
 }
 
 // fire emits the event if its time has come.
@@ -61,17 +59,10 @@ func (e *missingEvents) fire() {
 	if e.at.IsZero() || time.Now().Before(e.at) {
 		return
 	}
-	e.stop()
 	e.at = time.Time{}
 	named := e.missing
 	if more := len(named) - mostMissing; more > 0 {
 		named = append(slices.Clone(named[:mostMissing]), fmt.Sprintf("and %d more", more))
 	}
 	e.emit(Waiting, "Missing: "+strings.ToValidUTF8(strings.Join(named, ", "), ""))
-}
-
-func (e *missingEvents) stop() {
-	if e.timer != nil {
-		e.timer.Stop()
-	}
 }

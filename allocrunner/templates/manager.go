@@ -191,7 +191,6 @@ func (m *manager) run(ctx context.Context) {
 func (m *manager) first(ctx context.Context) error {
 	pending := m.templates
 	events := missingEvents{emit: m.req.Lifecycle.Event}
-	defer events.stop()
 	var written []*templateState
 	for {
 		wrote, err := m.attempt(ctx, pending)

@@ -334,7 +334,7 @@ func TestHostileArchives(t *testing.T) {
 	both("many-directories", "more than 100 directories", entry{strings.Repeat("d/", 60) + "f", "", 0o644, 0},
 		entry{"e/" + strings.Repeat("d/", 60) + "f", "", 0o644, 0})
 	both("long-name", "longer than 4096 bytes", entry{strings.Repeat("d/", 2100) + "f", "", 0o644, 0})
-	add("sparse.tar", "times as large as the archive", sparseTar(1<<40))
+	add("sparse.tar", "decompression_size_limit", sparseTar(1<<40))
 	add("hard.tar", "is no file before it", tarOf(t, entry{"h", "/etc/passwd", 0, tar.TypeLink}))
 	add("hard-up.tar", "is no file before it", tarOf(t, entry{"h", "../../../../../etc/passwd", 0, tar.TypeLink}))
 	add("device.tar", "devices and pipes are not unpacked", tarOf(t, entry{"null", "", 0o666, tar.TypeChar}))

@@ -67,6 +67,7 @@ type unpacker struct {
 	limits Limits
 	packed int64 // bytes
 	bytes  int64 // so far
+	sizes  int64 // of files in a tar so far: the zeros of sparse ones are not in the archive
 	files  int   // so far
 	links  []link
 	dirs   map[string]bool        // those that files are in
@@ -176,19 +177,20 @@ func (b *bounded) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := b.Reader.Read(p)
-	if over := b.u.take(int64(n)); over != nil {
+	b.u.bytes += int64(n)
+	if over := b.u.check(b.u.bytes); over != nil {
 		return 0, over
 	}
 	return n, err
 }
 
-// take counts n more unpacked bytes. Its error says which limit they exceed.
-func (u *unpacker) take(n int64) error {
-	switch u.bytes += n; {
-	case u.bytes > u.limits.Unpacked:
+// check says which limit a number of unpacked bytes exceeds.
+func (u *unpacker) check(bytes int64) error {
+	switch {
+	case bytes > u.limits.Unpacked:
 		return fmt.Errorf("it has more than %d bytes, which the setting artifact.decompression_size_limit allows",
 			u.limits.Unpacked)
-	case u.bytes > freeBytes && u.bytes/maxRatio > u.packed:
+	case bytes > freeBytes && bytes/maxRatio > u.packed:
 		return fmt.Errorf("its content is more than %d times as large as the archive, which has %d bytes", maxRatio, u.packed)
 	}
 	return nil
@@ -290,7 +292,10 @@ func (u *unpacker) tar(r *tar.Reader) error {
 		case tar.TypeDir:
 			err = u.dir(name, header.FileInfo().Mode())
 		case tar.TypeReg, tar.TypeGNUSparse:
-			err = u.file(name, &sparse{r, u, u.bytes, 0}, header.FileInfo().Mode(), header.ModTime)
+			u.sizes += min(header.Size, u.limits.Unpacked+1)
+			if err = u.check(u.sizes); err == nil {
+				err = u.file(name, r, header.FileInfo().Mode(), header.ModTime)
+			}
 		case tar.TypeSymlink:
 			u.links = append(u.links, link{name, header.Linkname})
 		case tar.TypeLink:
@@ -302,26 +307,6 @@ func (u *unpacker) tar(r *tar.Reader) error {
 			return err
 		}
 	}
-}
-
-// sparse counts the zeros of sparse files, which are not in the archive.
-type sparse struct {
-	io.Reader
-
-	u     *unpacker
-	begin int64 // bytes that were unpacked before
-	read  int64
-}
-
-func (s *sparse) Read(p []byte) (int, error) {
-	n, err := s.Reader.Read(p)
-	s.read += int64(n)
-	if more := s.read - (s.u.bytes - s.begin); more > 0 {
-		if over := s.u.take(more); over != nil {
-			return 0, over
-		}
-	}
-	return n, err
 }
 
 // hardLink gives a file that was unpacked before another name.

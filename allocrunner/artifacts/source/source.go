@@ -2,6 +2,7 @@
 package source
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -110,7 +111,7 @@ func (s *Source) locate(base string) (err error) {
 		if owner == "" || repository == "" {
 			return fmt.Errorf("a repository is missing: %s/OWNER/REPOSITORY", host)
 		}
-		s.Kind, s.Sub = orElse(s.Kind, Git), path.Join(sub, s.Sub)
+		s.Kind, s.Sub = cmp.Or(s.Kind, Git), path.Join(sub, s.Sub)
 		at := "/" + owner + "/" + strings.TrimSuffix(repository, ".git") + ".git"
 		s.URL = &url.URL{Scheme: "https", Host: host, Path: at}
 	case strings.HasPrefix(base, "/"):
@@ -118,7 +119,7 @@ func (s *Source) locate(base string) (err error) {
 	case strings.Contains(host, "@") && strings.Contains(host, ":"): // as ssh's: git@HOST:PATH
 		user, at, _ := strings.Cut(base, "@")
 		name, file, _ := strings.Cut(at, ":")
-		s.Kind = orElse(s.Kind, Git)
+		s.Kind = cmp.Or(s.Kind, Git)
 		s.URL = &url.URL{Scheme: "ssh", User: url.User(user), Host: name, Path: "/" + strings.TrimPrefix(file, "/")}
 	default:
 		return errors.New("the source has no scheme: write it as a URL, such as https://example.com/app.tar.gz")
@@ -133,13 +134,6 @@ func (s *Source) locate(base string) (err error) {
 		s.Kind = Kind(scheme)
 	}
 	return nil
-}
-
-func orElse(k, other Kind) Kind {
-	if k != "" {
-		return k
-	}
-	return other
 }
 
 // take moves the options from the query to their fields. The rest stays in the URL.
