@@ -4,6 +4,7 @@
 package artifacts
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -146,43 +147,15 @@ func (r *round) add(a *api.TaskArtifact) error {
 	if s.URL.Scheme == "ssh" && r.req.User.Home != "" { // ssh looks there for known hosts and keys
 		r.read = append(r.read, filepath.Join(r.req.User.Home, ".ssh"))
 	}
-	if one.Shared, one.Destination, err = destination(r.req, ptr.Deref(a.RelativeDest)); err != nil {
-		return err
+	ok := false
+	to := env.ReplaceEnv(cmp.Or(ptr.Deref(a.RelativeDest), "local/"))
+	if one.Shared, one.Destination, ok = r.req.Dir.Destination(to); !ok {
+		return errors.New("artifact destination path escapes alloc directory")
 	}
 	r.artifacts = append(r.artifacts, a)
 	r.request.Artifacts = append(r.request.Artifacts, one)
 	r.progress = append(r.progress, newProgress(s.String()))
 	return nil
-}
-
-var errEscapes = errors.New("artifact destination path escapes alloc directory")
-
-// destination returns the place of an artifact's destination: relative to the task's directory, or to the shared one.
-// As in Nomad, an absolute path that leads out of the allocation is taken as one below the task's directory.
-func destination(req *interfaces.TaskPrestartRequest, raw string) (shared bool, path string, err error) {
-	if raw == "" {
-		raw = "local/"
-	}
-	raw = req.Env.ReplaceEnv(raw)
-	tops := []string{req.Dir.Dir, req.Dir.SharedDir}
-	below := func(path string) (int, string) {
-		for i, top := range tops {
-			if rel, err := filepath.Rel(top, path); err == nil && filepath.IsLocal(rel) {
-				return i, rel
-			}
-		}
-		return -1, ""
-	}
-	if filepath.IsAbs(raw) {
-		if i, rel := below(filepath.Clean(raw)); i >= 0 {
-			return i == 1, rel, nil
-		}
-	}
-	i, rel := below(filepath.Join(req.Dir.Dir, raw))
-	if i < 0 {
-		return false, "", errEscapes
-	}
-	return i == 1, rel, nil
 }
 
 // fetch runs the process that fetches, and calls done for each artifact that is complete.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -155,6 +156,26 @@ type TaskDir struct {
 	SharedDir  string // NOMAD_ALLOC_DIR
 	LogDir     string
 	AllocDir   string // the allocation directory that holds all of these
+}
+
+// Below returns an absolute path as one relative to the task's directory, or to the shared one. It returns false for a
+// path outside of both.
+func (d TaskDir) Below(path string) (shared bool, rel string, ok bool) {
+	for _, top := range []string{d.Dir, d.SharedDir} {
+		if rel, err := filepath.Rel(top, path); err == nil && filepath.IsLocal(rel) {
+			return top == d.SharedDir, rel, true
+		}
+	}
+	return false, "", false
+}
+
+// Destination does so for a destination in a job file. As in Nomad, an absolute path that leads out is taken as one
+// below the task's directory.
+func (d TaskDir) Destination(path string) (shared bool, rel string, ok bool) {
+	if shared, rel, ok = d.Below(filepath.Clean(path)); ok && filepath.IsAbs(path) {
+		return shared, rel, true
+	}
+	return d.Below(filepath.Join(d.Dir, path))
 }
 
 // User is the user that a task runs as, resolved to numbers.

@@ -30,16 +30,8 @@ type place struct {
 
 // placeOf returns the place of an absolute path; ok is false if it is outside of both directories.
 func placeOf(dir interfaces.TaskDir, path string) (p place, ok bool) {
-	for _, shared := range []bool{false, true} {
-		top := dir.Dir
-		if shared {
-			top = dir.SharedDir
-		}
-		if rel, err := filepath.Rel(top, path); err == nil && filepath.IsLocal(rel) && rel != "." {
-			return place{shared, rel}, true
-		}
-	}
-	return place{}, false
+	p.shared, p.path, ok = dir.Below(path)
+	return p, ok && p.path != "."
 }
 
 func (p place) top(dir interfaces.TaskDir) string {
@@ -54,20 +46,13 @@ var (
 	errDestinationEscapes = errors.New("template destination path escapes alloc directory")
 )
 
-// destination returns the place of a template's destination. As in Nomad, an absolute path that leads out of the
-// allocation is taken as one below the task's directory.
-func destination(req *interfaces.TaskPrestartRequest, raw string) (place, error) {
-	path := req.Env.ReplaceEnv(raw)
-	if filepath.IsAbs(path) {
-		if p, ok := placeOf(req.Dir, filepath.Clean(path)); ok {
-			return p, nil
-		}
+// destination returns the place of a template's destination.
+func destination(req *interfaces.TaskPrestartRequest, raw string) (p place, err error) {
+	ok := false
+	if p.shared, p.path, ok = req.Dir.Destination(req.Env.ReplaceEnv(raw)); !ok || p.path == "." {
+		err = errDestinationEscapes
 	}
-	p, ok := placeOf(req.Dir, filepath.Join(req.Dir.Dir, path))
-	if !ok {
-		return place{}, errDestinationEscapes
-	}
-	return p, nil
+	return p, err
 }
 
 // readSource returns the text of a template's source, with the rights of the task's user.
