@@ -273,12 +273,14 @@ var allowedImports = map[string][]string{
 	},
 	// The table of package handlers again, with handlers that answer for all allocations of a machine.
 	"handlers/machine": {
+		"allocrunner/interfaces",
 		"handlers/apierror",
 		"handlers/internal/list",
 		"handlers/internal/route",
 		"handlers/internal/transport",
 		"handlers/internal/wire",
-		"handlers/jobs", // what judges a job
+		"handlers/jobs", // what judges a job, and how jobs and evaluations are shown
+		"handlers/node", // how namespaces are shown
 	},
 	"handlers/node": {
 		"auth",

@@ -39,8 +39,8 @@ func (h *handlers) ofEvaluation(r *route.Request, current *api.Allocation) (bool
 	return err == nil, err
 }
 
-// evaluationListing says how evaluations are listed.
-func evaluationListing(*route.Request) list.Listing[*api.Evaluation] {
+// EvaluationListing says how evaluations are listed.
+func EvaluationListing(*route.Request) list.Listing[*api.Evaluation] {
 	return list.Listing[*api.Evaluation]{
 		Order: list.ByCreateIndex, UUID: true,
 		ID:        func(e *api.Evaluation) string { return e.ID },
@@ -53,15 +53,20 @@ func evaluationListing(*route.Request) list.Listing[*api.Evaluation] {
 // evaluationList is GET /v1/evaluations and GET /v1/job/:job/evaluations: those of the caller's job. job and status
 // select among them, as in Nomad, where a job that is gone has none.
 func (h *handlers) evaluationList(r *route.Request, current *api.Allocation) ([]*api.Evaluation, error) {
+	return EvaluationsFor(r, h.Evaluations.All(current)), nil
+}
+
+// EvaluationsFor returns the evaluations that a request's path and query select.
+func EvaluationsFor(r *route.Request, all []*api.Evaluation) []*api.Evaluation {
 	path, job, status := r.Param("job"), r.Query().Get("job"), r.Query().Get("status")
-	return slices.DeleteFunc(h.Evaluations.All(current), func(e *api.Evaluation) bool {
+	return slices.DeleteFunc(all, func(e *api.Evaluation) bool {
 		return path != "" && e.JobID != path || job != "" && e.JobID != job || status != "" && e.Status != status
-	}), nil
+	})
 }
 
 // evaluationCount answers GET /v1/evaluations/count.
 func (h *handlers) evaluationCount(ctx context.Context, r *route.Request) (route.Answer, error) {
-	l, err := list.New(r, evaluationListing(r))
+	l, err := list.New(r, EvaluationListing(r))
 	if err != nil {
 		return route.Answer{}, err
 	}
@@ -69,7 +74,11 @@ func (h *handlers) evaluationCount(ctx context.Context, r *route.Request) (route
 	if err != nil {
 		return route.Answer{}, err
 	}
-	all, _ := h.evaluationList(r, current)
+	return CountEvaluations(l, EvaluationsFor(r, h.Evaluations.All(current)), current.ModifyIndex)
+}
+
+// CountEvaluations answers with the number of the evaluations that a list selects.
+func CountEvaluations(l *list.List[*api.Evaluation], all []*api.Evaluation, index uint64) (route.Answer, error) {
 	page, _, err := l.Page(all)
 	if err != nil {
 		return route.Answer{}, err
@@ -77,7 +86,7 @@ func (h *handlers) evaluationCount(ctx context.Context, r *route.Request) (route
 	return route.Indexed(struct {
 		Count int
 		wire.Meta
-	}{len(page), wire.Meta{Index: current.ModifyIndex, KnownLeader: true}}, current.ModifyIndex)
+	}{len(page), wire.Meta{Index: index, KnownLeader: true}}, index)
 }
 
 // evaluate answers PUT /v1/job/:job/evaluate: the job's one allocation has its place, so the evaluation is complete at

@@ -75,9 +75,9 @@ func Routes(c Config) []route.Route {
 
 		route.Write(job+"/evaluate", auth.OperatorOnly, route.Decoded(true, h.evaluate),
 			"Makes an evaluation, which changes nothing."),
-		route.Read(job+"/evaluations", auth.ReadJob, list.OfJob(evaluationListing, h.evaluationList),
+		route.Read(job+"/evaluations", auth.ReadJob, list.OfJob(EvaluationListing, h.evaluationList),
 			"Lists the evaluations of a job."),
-		route.Read("/v1/evaluations", auth.ReadJob, list.OfJob(evaluationListing, h.evaluationList),
+		route.Read("/v1/evaluations", auth.ReadJob, list.OfJob(EvaluationListing, h.evaluationList),
 			"Lists the evaluations of the caller's job."),
 		route.Read("/v1/evaluations/count", auth.ReadJob, h.evaluationCount, "Counts the evaluations of the caller's job."),
 		route.Read(evaluation, auth.ReadJob, route.Reading(h.evaluationGet),
@@ -210,7 +210,7 @@ func statuses(ctx context.Context, r *route.Request, want *api.JobStatusesReques
 		return route.Answer{}, route.Invalid("no jobs in request")
 	}
 	of := jobListing(r)
-	of.Stub = func(alloc *api.Allocation) any { return wireStatusOf(alloc, Deployments(r)) }
+	of.Stub = func(alloc *api.Allocation) any { return StatusOf(alloc, Deployments(r)) }
 	l, err := list.New(r, of)
 	if err != nil {
 		return route.Answer{}, err
@@ -219,17 +219,21 @@ func statuses(ctx context.Context, r *route.Request, want *api.JobStatusesReques
 	if err != nil {
 		return route.Answer{}, err
 	}
-	named := func(id api.NamespacedID) bool {
-		return id.ID == current.JobID && cmp.Or(id.Namespace, api.DefaultNamespace) == current.Namespace
-	}
-	if len(want.Jobs) > 0 && !slices.ContainsFunc(want.Jobs, named) {
+	if !Named(want, current) {
 		return l.Answer(nil, current.ModifyIndex)
 	}
 	return l.Answer([]*api.Allocation{current}, current.ModifyIndex)
 }
 
-// wireStatus is one job, which the SDK has no type for.
-type wireStatus struct {
+// Named reports whether a request for the statuses of jobs names that of an allocation. One that names none is about all.
+func Named(want *api.JobStatusesRequest, of *api.Allocation) bool {
+	return len(want.Jobs) == 0 || slices.ContainsFunc(want.Jobs, func(id api.NamespacedID) bool {
+		return id.ID == of.JobID && cmp.Or(id.Namespace, api.DefaultNamespace) == of.Namespace
+	})
+}
+
+// Status is one job as GET /v1/jobs/statuses has it, which the SDK has no type for.
+type Status struct {
 	ID, Namespace    string
 	Name, Type       string
 	NodePool         string
@@ -239,7 +243,7 @@ type wireStatus struct {
 	SubmitTime       int64
 	ModifyIndex      uint64
 	Allocs           []wireAllocStatus
-	GroupCountSum    int // there is one allocation in all
+	GroupCountSum    int
 	ChildStatuses    []string
 	ParentID         string
 	LatestDeployment *wireLatestDeployment
@@ -266,7 +270,8 @@ type wireLatestDeployment struct {
 	AllAutoPromote, RequiresPromotion bool
 }
 
-func wireStatusOf(alloc *api.Allocation, deployments []*api.Deployment) *wireStatus {
+// StatusOf returns the status of a job with one allocation.
+func StatusOf(alloc *api.Allocation, deployments []*api.Deployment) *Status {
 	job := wire.JobNow(alloc)
 	shown := wireAllocStatus{
 		ID: alloc.ID, Group: alloc.TaskGroup, ClientStatus: alloc.ClientStatus, NodeID: alloc.NodeID,
@@ -278,7 +283,7 @@ func wireStatusOf(alloc *api.Allocation, deployments []*api.Deployment) *wireSta
 	if health := alloc.DeploymentStatus; health != nil {
 		shown.DeploymentStatus.Canary, shown.DeploymentStatus.Healthy = health.Canary, health.Healthy
 	}
-	w := &wireStatus{
+	w := &Status{
 		ID: alloc.JobID, Namespace: alloc.Namespace, Name: ptr.Deref(job.Name), Type: ptr.Deref(job.Type),
 		NodePool: wire.NodePool, Datacenters: job.Datacenters,
 		Priority: ptr.Deref(job.Priority), Version: ptr.Deref(job.Version),

@@ -230,9 +230,9 @@ func (h *handlers) rollout(ctx context.Context, r *route.Request) (*rollout, err
 
 // deploymentAllocations answers GET /v1/deployment/allocations/:deployment.
 func (h *handlers) deploymentAllocations(ctx context.Context, r *route.Request) (route.Answer, error) {
-	return h.answerAllocations(ctx, r, func(alloc *api.Allocation) bool {
+	return h.answerAllocations(ctx, r, h.selecting(func(alloc *api.Allocation) bool {
 		return alloc.DeploymentID == r.Param("deployment")
-	})
+	}))
 }
 
 // changeDeployment answers what changes a deployment: the processes of its members change their parts.

@@ -3,14 +3,17 @@ package machine
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/list"
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/internal/wire"
+	"taskapi/handlers/jobs"
 )
 
 // mostEvaluations is how many of the latest evaluations are kept.
@@ -43,17 +46,17 @@ func (e *evaluations) add(made *api.Evaluation) {
 	e.latest = append(e.latest[max(0, len(e.latest)-mostEvaluations+1):], made)
 }
 
-// all returns the evaluations of a job, or of all with an empty one.
-func (e *evaluations) all(namespace, job string) []*api.Evaluation {
+// all returns the evaluations of a namespace.
+func (e *evaluations) all(namespace string) []*api.Evaluation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(e.latest), func(known *api.Evaluation) bool {
-		return job != "" && known.JobID != job || !route.InNamespace(namespace, known.Namespace)
+		return !route.InNamespace(namespace, known.Namespace)
 	})
 }
 
 func (e *evaluations) find(id string) *api.Evaluation {
-	for _, known := range e.all("", "") {
+	for _, known := range e.all(route.AllNamespaces) {
 		if known.ID == id {
 			return known
 		}
@@ -104,43 +107,45 @@ func (h *handlers) evaluationAllocations(ctx context.Context, r *route.Request) 
 	if err != nil {
 		return route.Answer{}, err
 	}
-	return h.answerAllocations(ctx, r, func(alloc *api.Allocation) bool {
+	return h.answerAllocations(ctx, r, h.selecting(func(alloc *api.Allocation) bool {
 		return alloc.JobID == e.JobID && alloc.Namespace == e.Namespace
-	})
+	}))
 }
 
-// jobEvaluations answers GET /v1/job/:job/evaluations.
-func (h *handlers) jobEvaluations(ctx context.Context, r *route.Request) (route.Answer, error) {
-	index := h.Machine.Index()
-	found, err := h.evaluationsOf(ctx, r.Param("job"))
+// evaluationList answers GET /v1/evaluations, GET /v1/evaluations/count and GET /v1/job/:job/evaluations.
+func (h *handlers) evaluationList(ctx context.Context, r *route.Request) (route.Answer, error) {
+	l, err := list.New(r, jobs.EvaluationListing(r))
 	if err != nil {
 		return route.Answer{}, err
 	}
-	shown := []any{}
-	for _, e := range found {
-		if route.InNamespace(r.Query().Get("namespace"), e.Namespace) {
-			shown = append(shown, wire.Sparse(e))
-		}
-	}
-	return route.Shared(shown, index)
-}
-
-// evaluationsOf returns the evaluations of a job, or of all with an empty one.
-func (h *handlers) evaluationsOf(ctx context.Context, job string) ([]*api.Evaluation, error) {
-	all, err := h.Machine.Allocations(ctx)
+	index := h.Machine.Index()
+	all, err := h.named(ctx, r)
 	if err != nil {
-		return nil, err
+		return route.Answer{}, err
 	}
-	found := h.evaluations.all("", job)
+	namespace := r.Query().Get("namespace")
+	if r.Param("job") != "" && namespace == "" {
+		namespace = api.DefaultNamespace
+	}
+	if len(all) > 0 && r.Param("job") != "" {
+		namespace = all[0].Namespace
+	}
+	found := h.evaluations.all(namespace)
 	known := map[string]bool{}
 	for _, e := range found {
 		known[e.ID] = true
 	}
 	for _, alloc := range all {
-		if (job == "" || alloc.JobID == job) && alloc.EvalID != "" && !known[alloc.EvalID] {
+		if alloc.EvalID != "" && !known[alloc.EvalID] {
 			known[alloc.EvalID] = true
 			found = append(found, placement(alloc))
 		}
 	}
-	return found, nil
+	found = jobs.EvaluationsFor(r, found)
+	if strings.HasSuffix(r.URL.Path, "/count") {
+		return jobs.CountEvaluations(l, found, index)
+	}
+	answer, err := l.Answer(found, index)
+	answer.Shared = true
+	return answer, err
 }

@@ -54,6 +54,8 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	if err != nil {
 		return route.Answer{}, err
 	}
+	wait := time.NewTimer(registerTime)
+	defer wait.Stop()
 	before := h.deploymentID(ctx, *want.Job.Namespace, *want.Job.ID)
 	result, err := h.Machine.Register(ctx, want.Job)
 	if err != nil {
@@ -64,8 +66,6 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	e.Type, e.Priority = cmp.Or(ptr.Deref(want.Job.Type), e.Type), cmp.Or(ptr.Deref(want.Job.Priority), e.Priority)
 	e.Status = api.EvalStatusPending
 	h.evaluations.add(e)
-	wait := time.NewTimer(registerTime)
-	defer wait.Stop()
 	select {
 	case err := <-result:
 		h.finish(ctx, e, before, err)

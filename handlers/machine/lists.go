@@ -3,7 +3,6 @@ package machine
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,9 +10,13 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
+	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/list"
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/internal/wire"
+	"taskapi/handlers/jobs"
+	"taskapi/handlers/node"
 	"taskapi/internal/ptr"
 )
 
@@ -35,16 +38,9 @@ func (h *handlers) ofMachine(handle route.Handler) route.Handler {
 	}
 }
 
-// answerAllocations lists the allocations of this machine that a function selects.
+// answerAllocations lists allocations, which functions return.
 func (h *handlers) answerAllocations(
-	ctx context.Context, r *route.Request, selects func(*api.Allocation) bool,
-) (route.Answer, error) {
-	return h.listAllocations(ctx, r, selects, h.Machine.Allocations)
-}
-
-func (h *handlers) listAllocations(
-	ctx context.Context, r *route.Request, selects func(*api.Allocation) bool,
-	read ...func(context.Context) ([]*api.Allocation, error),
+	ctx context.Context, r *route.Request, read ...func(context.Context) ([]*api.Allocation, error),
 ) (route.Answer, error) {
 	l, err := list.New(r, list.AllocationListing(r))
 	if err != nil {
@@ -58,28 +54,35 @@ func (h *handlers) listAllocations(
 	for _, of := range read {
 		some, err := of(ctx)
 		if err != nil {
-			return route.Answer{}, fmt.Errorf("list allocations: %w", err)
+			return route.Answer{}, err
 		}
 		all = append(all, some...)
 	}
-	all = slices.DeleteFunc(all, func(alloc *api.Allocation) bool { return !selects(alloc) })
 	answer, err := l.Answer(all, index)
 	answer.Shared = true
 	return answer, err
 }
 
+// selecting returns a function that returns those of this machine's allocations that another function selects.
+func (h *handlers) selecting(selects func(*api.Allocation) bool) func(context.Context) ([]*api.Allocation, error) {
+	return func(ctx context.Context) ([]*api.Allocation, error) {
+		all, err := h.Machine.Allocations(ctx)
+		return slices.DeleteFunc(all, func(alloc *api.Allocation) bool { return !selects(alloc) }), err
+	}
+}
+
 // allocations answers GET /v1/allocations: those of this machine, and of the others of a cluster.
 func (h *handlers) allocations(ctx context.Context, r *route.Request) (route.Answer, error) {
-	any := func(*api.Allocation) bool { return true }
-	return h.listAllocations(ctx, r, any, h.Machine.Allocations, h.Machine.Elsewhere)
+	return h.answerAllocations(ctx, r, h.Machine.Allocations, h.Machine.Elsewhere)
 }
 
 // jobAllocations answers GET /v1/job/:job/allocations.
 func (h *handlers) jobAllocations(ctx context.Context, r *route.Request) (route.Answer, error) {
-	return h.answerAllocations(ctx, r, func(alloc *api.Allocation) bool { return alloc.JobID == r.Param("job") })
+	return h.answerAllocations(ctx, r, func(ctx context.Context) ([]*api.Allocation, error) { return h.named(ctx, r) })
 }
 
-// nodeAllocations answers GET /v1/node/:node/allocations.
+// nodeAllocations answers GET /v1/node/:node/allocations. Those of jobs that only start others take no resources, which
+// nomad node status needs of each.
 func (h *handlers) nodeAllocations(ctx context.Context, r *route.Request) (route.Answer, error) {
 	if err := r.EnterMaking(ctx); err != nil {
 		return route.Answer{}, err
@@ -91,7 +94,7 @@ func (h *handlers) nodeAllocations(ctx context.Context, r *route.Request) (route
 	}
 	found := []*wire.Allocation{}
 	for _, alloc := range all {
-		if strings.EqualFold(alloc.NodeID, r.Param("node")) {
+		if strings.EqualFold(alloc.NodeID, r.Param("node")) && !interfaces.IsParent(alloc.Job) {
 			found = append(found, wire.AllocationOf(alloc, h.KeyID()))
 		}
 	}
@@ -151,11 +154,7 @@ func (of ofOneJob) summary(all []ofOneJob, index uint64) *api.JobSummary {
 			sum.Summary[name] = group
 		}
 	}
-	for _, child := range all {
-		if job := child[0].Job; job == nil || ptr.Deref(job.ParentID) != of[0].JobID ||
-			child[0].Namespace != of[0].Namespace {
-			continue
-		}
+	for _, child := range of.children(all) {
 		switch ptr.Deref(wire.JobNow(child[0]).Status) {
 		case "running":
 			sum.Children.Running++
@@ -169,20 +168,65 @@ func (of ofOneJob) summary(all []ofOneJob, index uint64) *api.JobSummary {
 	return sum
 }
 
+// children returns the jobs among all that a job has started.
+func (of ofOneJob) children(all []ofOneJob) (found []ofOneJob) {
+	for _, child := range all {
+		if ptr.Deref(child[0].Job.ParentID) == of[0].JobID && child[0].Namespace == of[0].Namespace {
+			found = append(found, child)
+		}
+	}
+	return found
+}
+
 // jobs answers GET /v1/jobs.
 func (h *handlers) jobs(ctx context.Context, r *route.Request) (route.Answer, error) {
 	meta, index := r.Flag("meta", false), h.Machine.Index()
-	var jobs []ofOneJob
+	return h.listJobs(ctx, r, func(of ofOneJob, all []ofOneJob) any {
+		stub := wire.JobStubOf(of[0], meta)
+		stub.JobSummary = of.summary(all, index)
+		return stub
+	}, func(*api.Allocation) bool { return true })
+}
+
+// statuses answers GET and POST /v1/jobs/statuses: jobs, each with its allocations and its latest deployment.
+func (h *handlers) statuses(ctx context.Context, r *route.Request, want *api.JobStatusesRequest) (route.Answer, error) {
+	if r.Method == http.MethodPost && len(want.Jobs) == 0 {
+		return route.Answer{}, route.Invalid("no jobs in request")
+	}
+	return h.listJobs(ctx, r, func(of ofOneJob, all []ofOneJob) any {
+		var deployments []*api.Deployment
+		if d := latest(h.rollouts(ctx, of)); d != nil {
+			deployments = append(deployments, d.Deployment)
+		}
+		status := jobs.StatusOf(of[0], deployments)
+		for _, alloc := range of[1:] {
+			status.Allocs = append(status.Allocs, jobs.StatusOf(alloc, nil).Allocs...)
+		}
+		status.GroupCountSum = 0
+		for _, tg := range of[0].Job.TaskGroups {
+			status.GroupCountSum += countOf(of[0].Job, tg)
+		}
+		for _, child := range of.children(all) {
+			status.ChildStatuses = append(status.ChildStatuses, ptr.Deref(wire.JobNow(child[0]).Status))
+		}
+		return status
+	}, func(alloc *api.Allocation) bool {
+		return jobs.Named(want, alloc) && (want.IncludeChildren || len(want.Jobs) > 0 || ptr.Deref(alloc.Job.ParentID) == "")
+	})
+}
+
+// listJobs lists the jobs whose allocations a function selects.
+func (h *handlers) listJobs(
+	ctx context.Context, r *route.Request, stub func(of ofOneJob, all []ofOneJob) any, selects func(*api.Allocation) bool,
+) (route.Answer, error) {
+	index := h.Machine.Index()
+	var all []ofOneJob
 	l, err := list.New(r, list.Listing[ofOneJob]{
 		Order:     list.ByNamespaceID,
 		ID:        func(of ofOneJob) string { return of[0].JobID },
 		Namespace: func(of ofOneJob) string { return of[0].Namespace },
-		Stub: func(of ofOneJob) any {
-			stub := wire.JobStubOf(of[0], meta)
-			stub.JobSummary = of.summary(jobs, index)
-			return stub
-		},
-		Matched: func(of ofOneJob) any { return wire.JobNow(of[0]) },
+		Stub:      func(of ofOneJob) any { return stub(of, all) },
+		Matched:   func(of ofOneJob) any { return wire.JobNow(of[0]) },
 	})
 	if err != nil {
 		return route.Answer{}, err
@@ -190,12 +234,12 @@ func (h *handlers) jobs(ctx context.Context, r *route.Request) (route.Answer, er
 	if err := r.EnterMaking(ctx); err != nil {
 		return route.Answer{}, err
 	}
-	all, err := h.Machine.Allocations(ctx)
+	allocs, err := h.Machine.Allocations(ctx)
 	if err != nil {
 		return route.Answer{}, err
 	}
-	jobs = byJob(withJob(all))
-	answer, err := l.Answer(jobs, index)
+	all = byJob(withJob(allocs))
+	answer, err := l.Answer(slices.DeleteFunc(slices.Clone(all), func(of ofOneJob) bool { return !selects(of[0]) }), index)
 	answer.Shared = true
 	return answer, err
 }
@@ -212,35 +256,42 @@ func (h *handlers) jobSummary(ctx context.Context, r *route.Request) (route.Answ
 	if err != nil {
 		return route.Answer{}, err
 	}
-	jobs := byJob(withJob(all))
-	for _, of := range jobs {
-		if of[0].JobID == r.Param("job") && route.InNamespace(r.Query().Get("namespace"), of[0].Namespace) {
-			return route.Shared(of.summary(jobs, index), index)
-		}
+	of, err := h.named(ctx, r)
+	if err != nil {
+		return route.Answer{}, err
 	}
-	return route.Answer{}, noJob
+	if of = withJob(of); len(of) == 0 {
+		return route.Answer{}, noJob
+	}
+	return route.Shared(ofOneJob(of).summary(byJob(withJob(all)), index), index)
 }
 
-// allEvaluations answers GET /v1/evaluations.
-func (h *handlers) allEvaluations(ctx context.Context, r *route.Request) (route.Answer, error) {
-	l, err := list.New(r, list.Listing[*api.Evaluation]{
-		Order: list.ByCreateIndex, UUID: true,
-		ID:        func(e *api.Evaluation) string { return e.ID },
-		Namespace: func(e *api.Evaluation) string { return e.Namespace },
-		Created:   func(e *api.Evaluation) uint64 { return e.CreateIndex },
-		Stub:      wire.Sparse[api.Evaluation],
-	})
+// namespaces answers GET /v1/namespaces and GET /v1/namespace/:namespace with those of jobs, and the default one.
+func (h *handlers) namespaces(ctx context.Context, r *route.Request) (route.Answer, error) {
+	l, err := list.New(r, node.NamespaceListing(r))
 	if err != nil {
 		return route.Answer{}, err
 	}
 	index := h.Machine.Index()
-	found, err := h.evaluationsOf(ctx, "")
+	all, err := h.Machine.Allocations(ctx)
 	if err != nil {
 		return route.Answer{}, err
 	}
-	answer, err := l.Answer(found, index)
-	answer.Shared = true
-	return answer, err
+	found := []*api.Namespace{node.NamespaceOf(h.Machine.Self().Snapshot())}
+	for _, alloc := range all {
+		if !slices.ContainsFunc(found, func(known *api.Namespace) bool { return known.Name == alloc.Namespace }) {
+			found = append(found, node.NamespaceOf(alloc))
+		}
+	}
+	name := r.Param("namespace")
+	if name == "" {
+		return l.Answer(found, index)
+	}
+	i := slices.IndexFunc(found, func(known *api.Namespace) bool { return known.Name == name })
+	if i < 0 {
+		return route.Answer{}, apierror.New(apierror.NoNamespace)
+	}
+	return route.Shared(found[i], index)
 }
 
 // mostAsked is how many processes are asked at a time.

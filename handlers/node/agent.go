@@ -108,7 +108,7 @@ func Routes(c Config) []route.Route {
 		route.Write("/v1/client/gc", auth.NodeWrite, h.clientGC, "Removes the allocation if it has ended.").
 			AlsoBy(http.MethodGet),
 
-		route.Read("/v1/namespaces", auth.Authenticated, list.OfJob(namespaceListing, namespaces),
+		route.Read("/v1/namespaces", auth.Authenticated, list.OfJob(NamespaceListing, namespaces),
 			"Lists the namespace of the caller's job, if the caller may do something in it."),
 		route.Read("/v1/namespace/{namespace}", auth.ReadJob, route.Reading(namespace),
 			"Returns the namespace of the caller's job."),

@@ -13,16 +13,16 @@ import (
 const seesNamespace = auth.CapabilitySet(
 	auth.ReadJob | auth.ReadLogs | auth.ReadFS | auth.AllocLifecycle | auth.AllocExec)
 
-// namespaceOf returns the namespace of the caller's job, the only one that it sees.
-func namespaceOf(current *api.Allocation) *api.Namespace {
+// NamespaceOf returns the namespace of an allocation's job.
+func NamespaceOf(current *api.Allocation) *api.Namespace {
 	return &api.Namespace{
 		Name: current.Namespace, Description: "The namespace of the job",
 		CreateIndex: current.CreateIndex, ModifyIndex: current.CreateIndex,
 	}
 }
 
-// namespaceListing says how namespaces are listed.
-func namespaceListing(*route.Request) list.Listing[*api.Namespace] {
+// NamespaceListing says how namespaces are listed.
+func NamespaceListing(*route.Request) list.Listing[*api.Namespace] {
 	return list.Listing[*api.Namespace]{Order: list.ByID, ID: func(n *api.Namespace) string { return n.Name }}
 }
 
@@ -31,7 +31,7 @@ func namespaces(r *route.Request, current *api.Allocation) ([]*api.Namespace, er
 	if r.Principal.Capabilities&seesNamespace == 0 {
 		return nil, nil
 	}
-	return []*api.Namespace{namespaceOf(current)}, nil
+	return []*api.Namespace{NamespaceOf(current)}, nil
 }
 
 // namespace is GET /v1/namespace/:namespace.
@@ -39,5 +39,5 @@ func namespace(r *route.Request, current *api.Allocation) (any, error) {
 	if r.Param("namespace") != current.Namespace {
 		return nil, apierror.New(apierror.NoNamespace)
 	}
-	return namespaceOf(current), nil
+	return NamespaceOf(current), nil
 }
