@@ -389,14 +389,36 @@ func TestAgentsNamespaces(t *testing.T) {
 	if job, _, err := a.client().Jobs().Info("pair", nil); err != nil || *job.Namespace != "default" {
 		t.Errorf("without a namespace, the job is %+v, %v", job, err)
 	}
-	_, _, err := a.client().Jobs().Info("pair", all)
+	client := a.client()
+	if allocs, _, err := client.Jobs().Allocations("pair", true, nil); err != nil || len(allocs) != 1 ||
+		allocs[0].Namespace != "default" {
+		t.Errorf("without a namespace, the job has the allocations %+v, %v", allocs, err)
+	}
+	evals, _, err := client.Jobs().Evaluations("pair", nil)
+	if err != nil || slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.Namespace != "default" }) {
+		t.Errorf("without a namespace, the job has the evaluations %+v, %v", evals, err)
+	}
+	if sum, _, err := client.Jobs().Summary("pair", nil); err != nil || sum.Summary["g"].Running != 1 {
+		t.Errorf("without a namespace, the summary is %+v, %v", sum, err)
+	}
+	if namespaces, _, err := client.Namespaces().List(nil); err != nil || len(namespaces) != 3 {
+		t.Errorf("the namespaces are %+v, %v", namespaces, err)
+	}
+	var statuses []struct {
+		ID     string
+		Allocs []struct{ ID string }
+	}
+	if _, err := client.Raw().Query("/v1/jobs/statuses", &statuses, all); err != nil || len(statuses) != 3 ||
+		statuses[0].ID != "pair" || len(statuses[0].Allocs) != 1 {
+		t.Errorf("the statuses of jobs are %+v, %v", statuses, err)
+	}
+	_, _, err = client.Jobs().Info("pair", all)
 	if answeredStatus(err) != http.StatusBadRequest || !strings.Contains(err.Error(), "default, other, third") {
 		t.Errorf("in all namespaces: %v", err)
 	}
 	if _, _, err := a.client().Jobs().Deregister("pair", true, nil); err != nil {
 		t.Fatal(err)
 	}
-	client := a.client()
 	until(t, a.taskapiProcess, "removes one job", func() bool {
 		allocs, _, err := client.Allocations().List(all)
 		return err == nil && len(allocs) == 2 && allocs[0].DesiredStatus == "run" && allocs[1].DesiredStatus == "run"
@@ -454,24 +476,7 @@ func TestAgentResumes(t *testing.T) {
 	}
 	id := strings.Fields(a.allocs("pair")[0])[1]
 	task := sleeping(t, a.data)
-	conn, err := net.Dial("unix", filepath.Join(a.data, "allocs", id, "operator.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = raw.Control(func(fd uintptr) {
-		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil ||
-			syscall.Kill(int(peer.Pid), syscall.SIGKILL) != nil {
-			t.Errorf("its taskapi can't be killed: %v", err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a.killTaskapi(id)
 	until(t, a.taskapiProcess, "resumes the allocation", func() bool {
 		_, _, err := a.client().Allocations().Info(id, nil)
 		return err == nil
@@ -482,6 +487,49 @@ func TestAgentResumes(t *testing.T) {
 	until(t, a.taskapiProcess, "keeps a stop", func() bool {
 		return strings.HasPrefix(a.allocs("gone")[0], api.AllocClientStatusComplete)
 	})
+}
+
+// killTaskapi kills the process that runs an allocation.
+func (a *machineAgent) killTaskapi(id string) {
+	a.t.Helper()
+	conn, err := net.Dial("unix", filepath.Join(a.data, "allocs", id, "operator.sock"))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	err = raw.Control(func(fd uintptr) {
+		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil ||
+			syscall.Kill(int(peer.Pid), syscall.SIGKILL) != nil {
+			a.t.Errorf("its taskapi can't be killed: %v", err)
+		}
+	})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// TestAgentEndsStops: a job is registered while its allocation is being stopped, and nothing runs that allocation or
+// resumes it. Its stop goes on, and then the job runs.
+func TestAgentEndsStops(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t), "--no-resume")
+	job := parsedJob(t, strings.Replace(pairJob, "count = 2", "", 1))
+	job.TaskGroups[0].Tasks[0].ShutdownDelay = 2 * time.Second
+	a.register(job)
+	before := a.allocs("pair")
+	if _, _, err := a.client().Jobs().Deregister("pair", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	a.killTaskapi(strings.Fields(before[0])[1])
+	a.register(job)
+	if now := a.allocs("pair"); len(now) != 2 || !strings.HasPrefix(now[0], "complete ") ||
+		!strings.HasPrefix(now[1], "running ") {
+		t.Errorf("the allocations were %q, and are %q", before, now)
+	}
 }
 
 // sleeping returns the processes of tasks that sleep.

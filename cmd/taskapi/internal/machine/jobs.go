@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -166,17 +167,43 @@ func (m *Machine) awaitEnds(ctx context.Context, job *api.Job) ([]*api.Allocatio
 		if !ends {
 			return all, nil
 		}
-		m.Wait(ctx, index)
+		quiet, end := context.WithTimeout(ctx, resumeGrace)
+		m.Wait(quiet, index)
+		overdue := quiet.Err() != nil
+		end()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if overdue {
+			if err := m.endStops(ctx, all); err != nil {
+				return nil, err
+			}
+		}
 	}
 }
 
-// ask returns an allocation as its process has it now, if that answers.
+// endStops goes on with the stops of allocations whose taskapi has exited.
+func (m *Machine) endStops(ctx context.Context, all []*api.Allocation) error {
+	for _, alloc := range all {
+		if alloc.ClientTerminalStatus() || alloc.DesiredStatus != api.AllocDesiredStatusStop ||
+			m.locate(ctx, alloc.ID).Holder != client.Nobody {
+			continue
+		}
+		_, err := m.command(ctx, nil, "stop", "--detach", "--data-dir="+string(m.cfg.Dir), alloc.ID)
+		if err != nil {
+			return fmt.Errorf("allocation %s is being stopped, and no taskapi runs it: %w", alloc.ID, err)
+		}
+	}
+	return nil
+}
+
+// ask returns an allocation as its process has it now or, if that has exited, as it was saved.
 func (m *Machine) ask(ctx context.Context, alloc *api.Allocation) *api.Allocation {
 	c := client.New(m.cfg.Dir, alloc.ID)
 	defer c.Close()
 	now, _, err := c.Allocation(ctx)
 	if err != nil {
-		return alloc
+		return cmp.Or(c.Locate(ctx, client.Timeouts{}).Alloc, alloc)
 	}
 	m.set(alloc.ID, now, false)
 	return now
