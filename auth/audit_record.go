@@ -62,6 +62,10 @@ type Record struct {
 	UID uint32 `json:"uid"`
 	// That process; 0 when it is in another PID namespace.
 	PID int32 `json:"pid"`
+	// The address of a client of another machine; the user is then that of the process which it is connected to.
+	Address string `json:"address,omitempty"`
+	// The name in that client's certificate.
+	Certificate string `json:"certificate,omitempty"`
 	// The request's method.
 	Method string `json:"method,omitempty"`
 	// The request's path, escaped, without the query; `[token]` stands for a token in it.
@@ -99,7 +103,7 @@ type Auditor interface {
 func NewRecord(method, path string, owner Owner, peer Peer, p *Principal, status int) Record {
 	record := Record{
 		Time: time.Now(), Alloc: clean(owner.AllocationID, maxTextBytes), Task: clean(owner.Task, maxTextBytes),
-		UID: peer.UID, PID: peer.PID,
+		UID: peer.UID, PID: peer.PID, Address: peer.Address, Certificate: clean(peer.Certificate, maxTextBytes),
 		Method: clean(method, maxMethodBytes), Path: clean(hideTokensInPath(path), maxPathBytes),
 		Outcome: Done, Status: status,
 	}

@@ -75,8 +75,12 @@ func TestAgentsRemoteDoor(t *testing.T) {
 	ca, other := newAuthority(t, "ours"), newAuthority(t, "another")
 	cert, key := ca.leaf(t, "server", x509.ExtKeyUsageServerAuth)
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t, 21000, 31000))
+	audit := filepath.Join(t.TempDir(), "audit.log")
 	a := startAgent(t, shortDir(t), "--listen", address, "--cert", cert, "--key", key, "--ca",
-		filepath.Join(ca.dir, "ca.pem"))
+		filepath.Join(ca.dir, "ca.pem"), "-o", "audit.path="+audit)
+	silent, err := net.Dial("tcp", address) // it keeps nobody from being answered
+	must.OK(t, err)
+	defer silent.Close()
 	token, err := os.ReadFile(filepath.Join(a.data, "operator.token"))
 	must.OK(t, err)
 	client := func(from *authority, token string) *api.Client {
@@ -101,6 +105,11 @@ func TestAgentsRemoteDoor(t *testing.T) {
 		if _, _, err := c.Jobs().List(nil); answeredStatus(err)/100 != 4 {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+	denied, err := os.ReadFile(audit)
+	if err != nil || !strings.Contains(string(denied), `"address":"127.0.0.1:`) ||
+		!strings.Contains(string(denied), `"certificate":"client"`) {
+		t.Errorf("the audit log has %s, %v", denied, err)
 	}
 	for what, c := range map[string]*api.Client{
 		"the token alone":                    client(nil, string(token)),
@@ -187,6 +196,12 @@ func TestAgentShowsChildren(t *testing.T) {
 		case <-overdue:
 			t.Fatalf("the stream has the jobs %v", seen)
 		}
+	}
+	node, err := client.Agent().Self()
+	must.OK(t, err)
+	allocs, _, err := client.Nodes().Allocations(node.Stats["client"]["node_id"], nil)
+	if err != nil || len(allocs) != 1 || allocs[0].JobID != made.DispatchedJobID || allocs[0].Resources == nil {
+		t.Errorf("the node has the allocations %+v, %v", allocs, err)
 	}
 	text, err := client.Raw().Response("/v1/metrics?format=prometheus", nil)
 	must.OK(t, err)

@@ -11,6 +11,10 @@ import (
 type Cred struct {
 	PID      int32 // 0 across PID namespaces
 	UID, GID uint32
+
+	// Address and Certificate are those of a client of another machine, for which another process stands here: its
+	// address, and the name in its certificate.
+	Address, Certificate string
 }
 
 // Of returns the process, user and group at the other end of a connection, as the kernel saw them at connect time

@@ -1,18 +1,21 @@
 package machine
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
-	"taskapi/internal/peercred"
 	"taskapi/internal/safedir"
 )
 
@@ -55,27 +58,82 @@ func (t *TLS) listen() (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", t.Address, errors.Unwrap(err))
 	}
-	return &bounded{Listener: tls.NewListener(inner, t.config)}, nil
+	b := &bounded{Listener: tls.NewListener(inner, t.config), accepted: make(chan accepted), closed: make(chan struct{})}
+	go b.run() // ends with Close
+	return b, nil
 }
 
-// bounded closes a connection that comes while too many are open.
+// shakeTime bounds how long a client may take to show its certificate.
+const shakeTime = 10 * time.Second
+
+// bounded returns connections whose clients have shown a certificate, and closes those that come while too many are
+// open.
 type bounded struct {
 	net.Listener
-	open atomic.Int64
+	open     atomic.Int64
+	accepted chan accepted
+	closed   chan struct{}
+	once     sync.Once
+}
+
+// accepted is a connection, or why there is none.
+type accepted struct {
+	conn *remote
+	err  error
+}
+
+func (b *bounded) run() {
+	for {
+		conn, err := b.Listener.Accept()
+		switch {
+		case err != nil:
+			if !b.give(accepted{err: err}) {
+				return
+			}
+		case b.open.Add(1) > mostConnections:
+			b.open.Add(-1)
+			conn.Close()
+		default:
+			r := &remote{Conn: conn.(*tls.Conn), left: sync.OnceFunc(func() { b.open.Add(-1) })}
+			go b.shake(r)
+		}
+	}
+}
+
+// shake has a client show its certificate.
+func (b *bounded) shake(r *remote) {
+	ctx, cancel := context.WithTimeout(context.Background(), shakeTime)
+	defer cancel()
+	if err := r.HandshakeContext(ctx); err != nil || !b.give(accepted{conn: r}) {
+		r.Close()
+	}
+}
+
+// give returns false when the listener is closed.
+func (b *bounded) give(a accepted) bool {
+	select {
+	case b.accepted <- a:
+		return true
+	case <-b.closed:
+		return false
+	}
 }
 
 func (b *bounded) Accept() (net.Conn, error) {
-	for {
-		conn, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err
+	select {
+	case a := <-b.accepted:
+		if a.err != nil {
+			return nil, a.err
 		}
-		if b.open.Add(1) <= mostConnections {
-			return &remote{Conn: conn.(*tls.Conn), left: sync.OnceFunc(func() { b.open.Add(-1) })}, nil
-		}
-		b.open.Add(-1)
-		conn.Close()
+		return a.conn, nil
+	case <-b.closed:
+		return nil, net.ErrClosed
 	}
+}
+
+func (b *bounded) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return b.Listener.Close()
 }
 
 // remote is a connection from another machine.
@@ -89,11 +147,15 @@ func (r *remote) Close() error {
 	return r.Conn.Close()
 }
 
-// peerOf returns the process at the other end of a connection. One of another machine has shown a certificate before
-// its first byte is read: for the authenticator, it is this process's user.
+// peerOf returns the process at the other end of a connection. A client of another machine has shown a certificate: for
+// the authenticator, it is this process's user.
 func peerOf(c net.Conn) (auth.Peer, error) {
-	if _, ok := c.(*remote); ok {
-		return peercred.Cred{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, nil
+	r, ok := c.(*remote)
+	if !ok {
+		return agent.PeerOf(c)
 	}
-	return agent.PeerOf(c)
+	shown := r.ConnectionState().PeerCertificates[0]
+	name := cmp.Or(shown.Subject.CommonName, strings.Join(shown.DNSNames, ","), "serial "+shown.SerialNumber.String())
+	return auth.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Address: r.RemoteAddr().String(),
+		Certificate: name}, nil
 }
