@@ -305,7 +305,11 @@ func (e *entry) once(ctx context.Context, index uint64) (again bool, next uint64
 	e.mu.Unlock()
 	c.mu.Unlock()
 
+	began := time.Now()
 	v, err := c.ask(query, e.of, index)
+	if err == nil && time.Since(began) > limit { // this process was stopped: the answer may have waited for it, too
+		err = context.DeadlineExceeded
+	}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
