@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/top/tasktext"
+	"taskapi/internal/wake"
 )
 
 // How often things are looked at. After a look that took long the pause is longer, so that neither side is busy
@@ -75,10 +76,10 @@ func (m *Model) clock() tea.Cmd {
 // find looks for allocations.
 func (m *Model) find(pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
-		sleep(ctx, pause)
+		_ = wake.Sleep(ctx, pause)
 		began := time.Now()
 		all, err := m.Find(ctx)
-		sleep(ctx, lookShare*time.Since(began)-findPause)
+		_ = wake.Sleep(ctx, lookShare*time.Since(began)-findPause)
 		return foundMsg{all, err}
 	})
 }
@@ -86,7 +87,7 @@ func (m *Model) find(pause time.Duration) tea.Cmd {
 // readAllocation waits for a version of the allocation after index.
 func (m *Model) readAllocation(w *watch, index uint64, pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
-		sleep(ctx, pause)
+		_ = wake.Sleep(ctx, pause)
 		s, err := w.source.Allocation(ctx, index)
 		return snapshotMsg{w, s, err}
 	})
@@ -98,7 +99,7 @@ func (m *Model) poll(w *watch, pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
 		if pause > 0 {
 			now := time.Now()
-			sleep(ctx, now.Truncate(pause).Add(pause).Sub(now))
+			_ = wake.Sleep(ctx, now.Truncate(pause).Add(pause).Sub(now))
 		}
 		p := pollMsg{watch: w}
 		bounded, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -106,7 +107,7 @@ func (m *Model) poll(w *watch, pause time.Duration) tea.Cmd {
 		began := time.Now()
 		p.usage, p.usageErr = w.source.Stats(bounded)
 		p.checks, p.checksErr = w.source.Checks(bounded)
-		sleep(ctx, lookShare*time.Since(began))
+		_ = wake.Sleep(ctx, lookShare*time.Since(began))
 		return p
 	})
 }
@@ -116,7 +117,7 @@ func (m *Model) poll(w *watch, pause time.Duration) tea.Cmd {
 func (m *Model) openOutput(ctx context.Context, w *watch, choice int, task string, streams []tasktext.Stream,
 	pause time.Duration) tea.Cmd {
 	return m.work.command(func(context.Context) tea.Msg {
-		sleep(ctx, pause)
+		_ = wake.Sleep(ctx, pause)
 		if ctx.Err() != nil { // another task has been chosen meanwhile
 			return nil
 		}
@@ -144,7 +145,7 @@ func (m *Model) openOutput(ctx context.Context, w *watch, choice int, task strin
 // readOutput reads a part of an output.
 func (m *Model) readOutput(o outputMsg, pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
-		sleep(ctx, pause)
+		_ = wake.Sleep(ctx, pause)
 		o.chunk, o.err = o.output.Next()
 		return o
 	})
@@ -158,17 +159,4 @@ func (m *Model) begin(what string, action func(ctx context.Context) error) {
 		defer cancel()
 		return actionMsg{what, action(bounded)}
 	})
-}
-
-// sleep waits, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -208,8 +209,8 @@ func (s *inside) read(o outputMsg) tea.Cmd {
 // title says which allocation it is, and how it is.
 func (s *inside) title() (left, right string, mark style) {
 	left = s.clean().Text(s.name())
-	if id := s.shortID(); s.alloc != nil && s.width >= wideTitle {
-		left += "  " + id
+	if s.alloc != nil && s.width >= wideTitle {
+		left += "  " + output.ShortID(s.ID)
 	}
 	right, mark = s.state(s.now)
 	return left, s.clean().Text(right), mark
@@ -359,13 +360,9 @@ func (s *inside) drawPanel(kind panelKind, lines, width int) []string {
 	s.write(kind)
 	p := &s.panels[kind]
 	p.fit(lines)
-	p.wraps = kind == outputPanel && s.wraps() && p.column == 0
+	p.wraps = kind == outputPanel && (s.width < narrow != s.unusual) && p.column == 0
 	if p.text.Len() == 0 {
-		text := p.note
-		if text == "" {
-			text = "nothing yet"
-		}
-		return fill([]string{s.paint(faintStyle, " "+text)}, lines)
+		return fill([]string{s.paint(faintStyle, " "+cmp.Or(p.note, "nothing yet"))}, lines)
 	}
 	out := make([]string, 0, lines)
 	if p.wraps && p.follow {
@@ -415,7 +412,3 @@ func (s *inside) drawLine(kind panelKind, n, width, lines int) []string {
 
 // narrow is how wide a screen is that wraps long lines, unless w says otherwise.
 const narrow = 60
-
-func (s *inside) wraps() bool { return s.width < narrow != s.unusual }
-
-func (s *inside) shortID() string { return output.ShortID(s.ID) }

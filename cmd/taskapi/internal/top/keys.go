@@ -44,8 +44,10 @@ func bindings() []binding {
 		moves([]string{"home", "g"}, "Home g", "to the beginning", -far, 0),
 		moves([]string{"end", "G"}, "End G", "to the end, and follow", far, 0),
 		{[]string{"enter", "z"}, "Enter z", "open; or zoom the panel", (*inside).switchZoom, (*list).open},
-		{[]string{"esc", "alt+esc"}, "Esc", "back; ends filter, search", (*inside).back, (*list).back},
-		{[]string{"/"}, "/", "filter; search in a panel", (*inside).askFilter, (*list).askFilter},
+		{[]string{"esc", "alt+esc"}, "Esc", "back; ends filter, search", (*inside).back,
+			func(l *list) { l.filter = ""; l.arrange() }},
+		{[]string{"/"}, "/", "filter; search in a panel", (*inside).askFilter,
+			func(l *list) { l.dialog = filterDialog(&l.filter, l.arrange) }},
 		{[]string{"n"}, "n", "next match, downwards", matches(1), nil},
 		{[]string{"N"}, "N", "next match, upwards", matches(-1), nil},
 		{[]string{"p"}, "p", "order of the rows", (*inside).nextOrder, (*list).nextOrder},
@@ -58,8 +60,9 @@ func bindings() []binding {
 		{[]string{"4", "d"}, "4 d", "details of the chosen task", chooses(detailsPanel), nil},
 		{[]string{"e"}, "e", "stdout, stderr, or both", (*inside).switchStream, nil},
 		{[]string{"a"}, "a", "events of all, or this task", (*inside).switchOnly, nil},
-		{[]string{"f"}, "f", "follow the end, or stay", (*inside).switchFollow, nil},
-		{[]string{"w"}, "w", "wrap or cut long lines", (*inside).switchWrap, nil},
+		{[]string{"f"}, "f", "follow the end, or stay",
+			func(s *inside) { s.shown().follow = !s.shown().follow }, nil},
+		{[]string{"w"}, "w", "wrap or cut long lines", func(s *inside) { s.unusual = !s.unusual }, nil},
 		{[]string{"r"}, "r", "restart the task", restarts(false), nil},
 		{[]string{"R"}, "R", "restart all that run", restarts(true),
 			func(l *list) { l.ask(l.current(), (*Model).askRestartAll) }},
@@ -165,16 +168,6 @@ func (l *list) nextOrder() {
 	l.say("allocations by "+listOrders[l.order].name, false)
 }
 
-// back ends the filter.
-func (l *list) back() {
-	l.filter = ""
-	l.arrange()
-}
-
-func (l *list) askFilter() {
-	l.dialog = filterDialog(&l.filter, l.arrange)
-}
-
 // filterDialog asks for a filter, which holds while it is typed. Esc ends it.
 func filterDialog(filter *string, apply func()) *dialog {
 	set := func(text string) {
@@ -217,10 +210,6 @@ func (s *inside) switchOnly() {
 	s.only = !s.only
 	s.tell()
 }
-
-func (s *inside) switchWrap() { s.unusual = !s.unusual }
-
-func (s *inside) switchFollow() { s.shown().follow = !s.shown().follow }
 
 func (s *inside) switchZoom() {
 	s.zoomed = !s.zoomed

@@ -37,10 +37,8 @@ func NewSDK(c *client.Client, id string, files interfaces.Files) *SDK {
 	return &SDK{client: c, files: files, alloc: &api.Allocation{ID: id}}
 }
 
-// Close closes the client.
 func (s *SDK) Close() { s.client.Close() }
 
-// Allocation is Source's.
 func (s *SDK) Allocation(ctx context.Context, index uint64) (Snapshot, error) {
 	alloc, next, err := s.client.Changed(ctx, index)
 	if err == nil {
@@ -58,7 +56,6 @@ func (s *SDK) Allocation(ctx context.Context, index uint64) (Snapshot, error) {
 	}
 }
 
-// Checks is Source's.
 func (s *SDK) Checks(ctx context.Context) (checks api.AllocCheckStatuses, err error) {
 	return checks, s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) (err error) {
 		checks, err = sdk.Allocations().Checks(s.alloc.ID, q)
@@ -66,7 +63,6 @@ func (s *SDK) Checks(ctx context.Context) (checks api.AllocCheckStatuses, err er
 	})
 }
 
-// Stats is Source's.
 func (s *SDK) Stats(ctx context.Context) (usage *api.AllocResourceUsage, err error) {
 	return usage, s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) (err error) {
 		usage, err = sdk.Allocations().Stats(s.alloc, q)
@@ -74,21 +70,18 @@ func (s *SDK) Stats(ctx context.Context) (usage *api.AllocResourceUsage, err err
 	})
 }
 
-// Restart is Source's.
 func (s *SDK) Restart(ctx context.Context, task string) error {
 	return s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) error {
 		return sdk.Allocations().Restart(s.alloc, task, q)
 	})
 }
 
-// Signal is Source's.
 func (s *SDK) Signal(ctx context.Context, task, signal string) error {
 	return s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) error {
 		return sdk.Allocations().Signal(s.alloc, q, task, signal)
 	})
 }
 
-// Stop is Source's.
 func (s *SDK) Stop(ctx context.Context) error { return s.client.Stop(ctx, client.StopOptions{}) }
 
 // ask calls the SDK with the token as it is now.
@@ -109,7 +102,6 @@ func (s *SDK) ask(ctx context.Context, call func(*api.Client, *api.QueryOptions)
 	return err
 }
 
-// Output is Source's.
 func (s *SDK) Output(ctx context.Context, task, stream string) (Output, error) {
 	o := &fileOutput{files: s.files, context: ctx, task: task, stream: stream}
 	o.written = o.lastWritten()
@@ -165,10 +157,8 @@ func (o *fileOutput) lastWritten() (last time.Time) {
 	return last
 }
 
-// Written is Output's.
 func (o *fileOutput) Written() time.Time { return o.written }
 
-// Next is Output's.
 func (o *fileOutput) Next() (chunk Chunk, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/readiness"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/slice"
 )
 
 // task is a row of the table of tasks.
@@ -135,14 +136,14 @@ func (m *Model) taskColumns(w *watch) []column[task] {
 	})
 }
 
+// groupOf returns the allocation's group, an empty one if the job has it no more.
+func groupOf(alloc *api.Allocation) *api.TaskGroup {
+	return cmp.Or(alloc.GetTaskGroup(), new(api.TaskGroup))
+}
+
 // taskNames returns the names of the tasks as the job has them, and then those that it has no more.
 func taskNames(alloc *api.Allocation) []string {
-	var names []string
-	if group := alloc.GetTaskGroup(); group != nil {
-		for _, t := range group.Tasks {
-			names = append(names, t.Name)
-		}
-	}
+	names := slice.Map(groupOf(alloc).Tasks, func(t *api.Task) string { return t.Name })
 	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
 		if !slices.Contains(names, name) {
 			names = append(names, name)
@@ -153,11 +154,9 @@ func taskNames(alloc *api.Allocation) []string {
 
 // specOf returns a task as the job has it, nil if it does not.
 func specOf(alloc *api.Allocation, name string) *api.Task {
-	if group := alloc.GetTaskGroup(); group != nil {
-		for _, t := range group.Tasks {
-			if t.Name == name {
-				return t
-			}
+	for _, t := range groupOf(alloc).Tasks {
+		if t.Name == name {
+			return t
 		}
 	}
 	return nil
@@ -167,14 +166,12 @@ func specOf(alloc *api.Allocation, name string) *api.Task {
 // shown beside that task. It is empty for other groups.
 func onlyMain(alloc *api.Allocation) string {
 	only := ""
-	if group := alloc.GetTaskGroup(); group != nil {
-		for _, t := range group.Tasks {
-			if t.Lifecycle == nil && only != "" {
-				return ""
-			}
-			if t.Lifecycle == nil {
-				only = t.Name
-			}
+	for _, t := range groupOf(alloc).Tasks {
+		if t.Lifecycle == nil && only != "" {
+			return ""
+		}
+		if t.Lifecycle == nil {
+			only = t.Name
 		}
 	}
 	return only
@@ -190,9 +187,7 @@ func commandOf(t *api.Task) string {
 	case []string:
 		words = append(words, args...)
 	case []any:
-		for _, a := range args {
-			words = append(words, fmt.Sprint(a))
-		}
+		words = append(words, slice.Map(args, func(a any) string { return fmt.Sprint(a) })...)
 	}
 	return strings.Join(words, " ")
 }

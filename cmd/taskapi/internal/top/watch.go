@@ -31,12 +31,10 @@ type watch struct {
 	since    time.Time // of presence
 	why      string    // of away and connecting
 
-	alloc     *api.Allocation // nil when nothing has been seen
-	usage     *api.AllocResourceUsage
-	usageErr  error
-	checks    api.AllocCheckStatuses
-	checksErr error
-	past      map[string]*history // by task; that of the allocation has an empty name
+	alloc  *api.Allocation // nil when nothing has been seen
+	usage  *api.AllocResourceUsage
+	checks api.AllocCheckStatuses
+	past   map[string]*history // by task; that of the allocation has an empty name
 
 	reading, polling bool // a command does it now
 	again            bool // it has ended and is to be looked at, since it may be run again
@@ -82,7 +80,7 @@ func (w *watch) saw(s Snapshot, now time.Time) {
 		return
 	}
 	w.become(ended, now)
-	w.usage, w.usageErr = nil, ErrUnavailable
+	w.usage = nil
 	if s.Checks != nil {
 		w.checks = s.Checks
 	}
@@ -104,7 +102,6 @@ func (w *watch) polled(p pollMsg, now time.Time) {
 	if w.presence == ended {
 		return
 	}
-	w.usageErr, w.checksErr = p.usageErr, p.checksErr
 	if p.usageErr == nil {
 		w.usage = p.usage
 		w.remember(now)
@@ -226,14 +223,13 @@ func (w *watch) ports(task string) string {
 		return ""
 	}
 	owner := map[string]string{} // of ports, by their labels
-	if group := w.alloc.GetTaskGroup(); group != nil {
-		for _, s := range group.Services {
-			owner[s.PortLabel] = s.TaskName
-		}
-		for _, t := range group.Tasks {
-			for _, s := range t.Services {
-				owner[s.PortLabel] = t.Name
-			}
+	group := groupOf(w.alloc)
+	for _, s := range group.Services {
+		owner[s.PortLabel] = s.TaskName
+	}
+	for _, t := range group.Tasks {
+		for _, s := range t.Services {
+			owner[s.PortLabel] = t.Name
 		}
 	}
 	var all []string
