@@ -95,7 +95,7 @@ func (do *commit) run(ctx context.Context) (uint64, error) {
 				return index, err
 			}
 		case client.IsUncertain(err):
-			do.uncertain = err
+			do.doubt(err)
 			if !do.once() {
 				return do.search(ctx)
 			}
@@ -238,12 +238,28 @@ func (do *commit) note(answer client.TxnResponse) {
 			}
 		}
 		for owner, l := range do.core.leases {
-			if owner == op.Lease {
-				l.kept[op.Key] = op.Value
-			} else {
+			if owner != op.Lease {
 				delete(l.kept, op.Key)
 			}
 		}
+		do.keepLocked(op)
+	}
+}
+
+// keepLocked keeps an entry for when its lease has to begin again.
+func (do *commit) keepLocked(op cluster.Operation) {
+	if l := do.core.leases[op.Lease]; l != nil {
+		l.kept[op.Key] = op.Value
+	}
+}
+
+// doubt notes a change that may have been made: when a lease ends, etcd says what was there.
+func (do *commit) doubt(err error) {
+	do.uncertain = err
+	do.mu.Lock()
+	defer do.mu.Unlock()
+	for _, op := range do.then {
+		do.keepLocked(op)
 	}
 }
 

@@ -160,6 +160,29 @@ func TestADeletedOwnerBeginsAgain(t *testing.T) {
 	}
 }
 
+// TestEntriesOfAnEarlierProcess: a process that joins a lease writes the entries again that it has found there, too.
+func TestEntriesOfAnEarlierProcess(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	first, second, c := open(t, nodes...), open(t, nodes...), direct(t, nodes...)
+	clustertest.Hold(t, first, "alloc")
+	clustertest.Commit(t, first, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc")))
+	clustertest.Hold(t, second, "alloc")
+	if keys, held := second.Leased("alloc"); !held || !slices.Equal(keys, []string{"s/1"}) {
+		t.Errorf("the lease has %q, %v", keys, held)
+	}
+	before := raw(t, c, "e/s/1")
+	if err := first.Die(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Revoke(t.Context(), before.Lease); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the entry does not come back", func() bool {
+		return clustertest.Get(t, second, "s/1").ModifyIndex > before.ModRevision
+	})
+}
+
 // TestEntriesComeBackLater: entries of a lease that etcd has ended come back although etcd refuses the first writes.
 func TestEntriesComeBackLater(t *testing.T) {
 	t.Parallel()

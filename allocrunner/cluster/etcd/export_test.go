@@ -19,3 +19,9 @@ func (s *Store) EndIdle(at time.Time) (left []string) {
 	}
 	return left
 }
+
+// Die ends the store and its leases as the death of the process does: etcd hears nothing of it.
+func (s *Store) Die() error {
+	s.cancel()
+	return s.Close()
+}

@@ -10,6 +10,7 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ type lease struct {
 	record ownerRecord              // as it was known last; zero before the first renewal
 	gone   bool                     // somebody has deleted the owner's key of that record
 	fence  func() cluster.Condition // holds while the process may write; nil for always
-	kept   map[string][]byte        // the owner's entries that this process has written, to write them again
+	kept   map[string][]byte        // the owner's entries, to write them again: found at the beginning, or written since
 }
 
 // hold is one Hold of a lease.
@@ -194,7 +195,10 @@ func (l *lease) join(ctx context.Context) error {
 		}
 		next.Holders = append(slices.Clone(next.Holders), l.id)
 		done, now, err := l.write(ctx, next)
-		if done {
+		if done && !begins {
+			err = l.adopt(ctx, now)
+		}
+		if done && err == nil {
 			l.mu.Lock()
 			l.record, l.gone = now, false
 			l.mu.Unlock()
@@ -209,6 +213,37 @@ func (l *lease) join(ctx context.Context) error {
 		record = now
 	}
 	return errors.New("others change the lease all the time")
+}
+
+// adopt keeps the entries that others have written with the lease, such as an earlier process.
+func (l *lease) adopt(ctx context.Context, record ownerRecord) error {
+	keys, err := l.client.LeaseKeys(ctx, record.Lease)
+	for _, key := range keys {
+		name, ok := strings.CutPrefix(string(key), l.config.Prefix+entries)
+		if !ok {
+			continue
+		}
+		found, err := l.find(ctx, client.RangeRequest{Key: key})
+		if err != nil {
+			return err
+		}
+		if e := l.entry(name, found.KVs); e.Lease == l.owner {
+			l.mu.Lock()
+			l.kept[name] = e.Value
+			l.mu.Unlock()
+		}
+	}
+	return err
+}
+
+// Leased returns the keys of an owner's entries, if this process holds the owner's lease.
+func (c *core) Leased(owner string) (keys []string, held bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if l := c.leases[owner]; l != nil && l.record.Lease != 0 {
+		return slices.Collect(maps.Keys(l.kept)), true
+	}
+	return nil, false
 }
 
 // write writes the record of the owner's lease if nobody has changed it since, and returns it as it is then. A record

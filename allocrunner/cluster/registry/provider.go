@@ -131,7 +131,15 @@ func (p *Provider) Registered(ctx context.Context, allocID string) ([]string, er
 func (p *Provider) keys(ctx context.Context) (map[string]struct{}, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	page, err := p.registry.store.List(ctx, cluster.Span{Prefix: prefixOf(p.alloc.Namespace, "")})
+	var page cluster.Page
+	var err error
+	if keys, held := p.leased(); held {
+		for _, key := range keys {
+			page.Entries = append(page.Entries, cluster.Entry{Key: key, Lease: p.alloc.ID})
+		}
+	} else {
+		page, err = p.registry.store.List(ctx, cluster.Span{Prefix: prefixOf(p.alloc.Namespace, "")})
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
@@ -143,6 +151,14 @@ func (p *Provider) keys(ctx context.Context) (map[string]struct{}, error) {
 		}
 	}
 	return maps.Clone(p.mine), nil
+}
+
+// leased returns the keys of the allocation's entries, if the store knows them without a look at all services.
+func (p *Provider) leased() (keys []string, held bool) {
+	if s, ok := cluster.As[interface{ Leased(string) ([]string, bool) }](p.registry.store); ok {
+		return s.Leased(p.alloc.ID)
+	}
+	return nil, false
 }
 
 // idPrefix begins the IDs of the allocation's services, and of no others.

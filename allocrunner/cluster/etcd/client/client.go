@@ -135,6 +135,13 @@ func (c *Client) KeepAlive(ctx context.Context, id int64) (time.Duration, error)
 	return time.Duration(min(max(answer.Result.TTL, 0), 1<<30)) * time.Second, nil
 }
 
+// LeaseKeys returns the keys of a lease.
+func (c *Client) LeaseKeys(ctx context.Context, id int64) ([][]byte, error) {
+	var answer leaseResponse
+	err := c.call(ctx, "lease/timetolive", leaseRequest{ID: id, Keys: true}, &answer, true)
+	return answer.Keys, err
+}
+
 // Revoke ends a lease.
 func (c *Client) Revoke(ctx context.Context, id int64) error {
 	err := c.call(ctx, "lease/revoke", leaseRequest{ID: id}, &leaseResponse{}, true)

@@ -88,13 +88,15 @@ type OpResponse struct {
 }
 
 type leaseRequest struct {
-	ID  int64 `json:"ID,string"`
-	TTL int64 `json:"TTL,string,omitempty"`
+	ID   int64 `json:"ID,string"`
+	TTL  int64 `json:"TTL,string,omitempty"`
+	Keys bool  `json:"keys,omitempty"`
 }
 
 type leaseResponse struct {
-	Header Header `json:"header"`
-	TTL    int64  `json:"TTL,string"`
+	Header Header   `json:"header"`
+	TTL    int64    `json:"TTL,string"`
+	Keys   [][]byte `json:"keys"`
 }
 
 type watchRequest struct {
