@@ -246,6 +246,9 @@ func (n *network) isolate(t *testing.T) {
 	p.first = begin(0, site, "ha", "--standby")
 	p.second = begin(1, "standing by: ha.g[0] runs on the machine a,", "ha", "--standby")
 	here, there := a.client(t), c.client(t)
+	if _, _, err := here.Services().Get("site", nil); err != nil { // from here on, the process has a copy of services
+		t.Error(err)
+	}
 	seen := func(services, allocs int) func() bool {
 		return func() bool {
 			list, _, err := there.Services().Get("site", nil)
