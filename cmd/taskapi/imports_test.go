@@ -505,6 +505,7 @@ var allowedImports = map[string][]string{
 		"allocrunner",
 		"allocrunner/datadir",
 		"allocrunner/interfaces",
+		"allocrunner/schedule", // when a paused task runs again
 		"allocrunner/state",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/client",

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/schedule"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/output"
@@ -32,7 +35,7 @@ func (t Target) Ask(ctx context.Context, call func(*client.Client, *api.Client) 
 // Explain adds to an error of the API its object, or the reason why there is no answer.
 func (t Target) Explain(ctx context.Context, c *client.Client, err error) error {
 	if status, ok := errors.AsType[*client.StatusError](err); ok && !client.Refused(err) {
-		err := fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), status)
+		err := fmt.Errorf("allocation %s: %w%s", output.ShortID(t.ID), status, t.paused(ctx, c, status))
 		if status.Status == http.StatusBadRequest {
 			return Usage(err)
 		}
@@ -45,6 +48,34 @@ func (t Target) Explain(ctx context.Context, c *client.Client, err error) error 
 		return why
 	}
 	return fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), err)
+}
+
+// paused says, to follow a conflict about a task, whether the task is paused, until when, and what resumes it.
+func (t Target) paused(ctx context.Context, c *client.Client, status *client.StatusError) string {
+	if status.Status != http.StatusConflict || t.Task == "" {
+		return ""
+	}
+	alloc, _, err := c.Allocation(ctx)
+	if err != nil {
+		return ""
+	}
+	is := interfaces.ShownSchedule(alloc.TaskStates[t.Task])
+	if !is.Pauses() {
+		return ""
+	}
+	why, resume := "an operator has paused it", "scheduled"
+	if is == interfaces.SchedulePause {
+		why, resume = "its schedule pauses it", "run"
+		for _, task := range alloc.GetTaskGroup().Tasks {
+			times, err := schedule.Parse(task.Schedule)
+			if _, change := times.At(time.Now()); err == nil && task.Name == t.Task && !change.IsZero() {
+				why += " until " + output.Date(change)
+			}
+		}
+	}
+	return fmt.Sprintf(": %s; '%s' resumes it", why, t.Layout.Command("api", "--alloc", output.ShortID(t.ID), "-X", "PUT",
+		"-d", ShellWord(fmt.Sprintf(`{"Task": %q, "ScheduleState": %q}`, t.Task, resume)),
+		"/v1/client/allocation/"+t.ID+"/pause"))
 }
 
 // ErrUnserved says why no taskapi answers for an allocation that was located, nil when one does.
