@@ -163,28 +163,15 @@ func (m *manager) readFile(q render.Query) (string, error) {
 	return string(text), nil
 }
 
-// watchedFile is a file whose changes are noted.
-type watchedFile struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-func (w *watchedFile) close() {
-	w.cancel()
-	<-w.done
-}
-
 // unfollow stops the goroutines that follow files and other programs.
 func (m *manager) unfollow() {
 	m.mu.Lock()
-	files, others := m.watched, m.followed
-	m.watched, m.followed = nil, nil
+	all := m.followed
+	m.followed = nil
 	m.mu.Unlock()
-	for _, w := range files {
-		w.close()
-	}
-	for _, f := range others {
-		f.close()
+	for _, f := range all {
+		f.cancel()
+		<-f.done
 	}
 }
 
@@ -196,7 +183,7 @@ const filePause = 2 * time.Second
 func (m *manager) followFile(q render.Query, p place) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.watched[q] != nil {
+	if m.followed[q] != nil {
 		return
 	}
 	look, watch := m.openWatch(p)
@@ -204,11 +191,11 @@ func (m *manager) followFile(q render.Query, p place) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watchedFile{cancel, make(chan struct{})}
-	m.watched[q] = w
+	f := &followed{cancel: cancel, done: make(chan struct{})}
+	m.followed[q] = f
 	was := look()
 	go func() {
-		defer close(w.done)
+		defer close(f.done)
 		defer watch.Close()
 		for {
 			select {

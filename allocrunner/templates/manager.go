@@ -34,17 +34,17 @@ type manager struct {
 	cancel    context.CancelFunc
 	ending    atomic.Bool // the task's process is being stopped
 
-	attempted chan struct{} // closed after the first attempt
+	attempted chan struct{} // closed by noteAttempt, after the first attempt
 	rendered  chan struct{} // closed when every template has been rendered
 	done      chan struct{} // closed when the goroutine has ended
 	begun     wake.Signal   // sent when the process has started, for the scripts of the first rendering
 	woken     wake.Signal   // sent when something has changed
 
 	// Used by the goroutine alone:
-	templates []*templateState
-	tried     bool      // attempted is closed
-	scripted  bool      // the scripts of the first rendering have run
-	last      time.Time // when the latest rendering after a change ended
+	templates   []*templateState
+	noteAttempt func()
+	scripted    bool      // the scripts of the first rendering have run
+	last        time.Time // when the latest rendering after a change ended
 
 	mu   sync.Mutex // guards the fields below
 	envs []map[string]string
@@ -52,7 +52,6 @@ type manager struct {
 	// have read the files before.
 	overtaken []*templateState
 	asked     map[render.Query]bool // whether it has changed since it was read
-	watched   map[render.Query]*watchedFile
 	followed  map[render.Query]*followed
 }
 
@@ -75,10 +74,11 @@ func newManager(h *Hook, req *interfaces.TaskPrestartRequest) (*manager, error) 
 		namespace: req.Alloc.Namespace, region: ptr.Deref(req.Alloc.Job.Region),
 		attempted: make(chan struct{}), rendered: make(chan struct{}), done: make(chan struct{}),
 		begun: wake.New(), woken: wake.New(),
-		envs:  make([]map[string]string, len(req.Task.Templates)),
-		asked: map[render.Query]bool{}, watched: map[render.Query]*watchedFile{},
+		envs:     make([]map[string]string, len(req.Task.Templates)),
+		asked:    map[render.Query]bool{},
 		followed: map[render.Query]*followed{},
 	}
+	m.noteAttempt = sync.OnceFunc(func() { close(m.attempted) })
 	m.req.Alloc = nil // it would keep a version of the allocation alive
 	for _, t := range req.Task.Templates {
 		state, err := newTemplate(req, t)
@@ -121,19 +121,22 @@ func (m *manager) isRendered() bool {
 	}
 }
 
-// env returns the variables of the templates with env.
+// env returns the variables of the templates with env. The later ones win.
 func (m *manager) env() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return merged(m.envs)
+	env := map[string]string{}
+	for _, one := range m.envs {
+		maps.Copy(env, one)
+	}
+	return env
 }
 
-// handOver returns the variables of the templates with env, for a process that finds all files as they are now.
-func (m *manager) handOver() map[string]string {
+// handOver notes that a process finds all files as they are now.
+func (m *manager) handOver() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.overtaken = nil
-	return merged(m.envs)
 }
 
 // started lets the scripts of the first rendering run.
@@ -203,8 +206,11 @@ func (m *manager) first(ctx context.Context) error {
 		}
 		m.noteAttempt()
 		events.update(pending)
-		if err := m.await(ctx, events.due()); err != nil {
-			return err
+		select {
+		case <-m.woken:
+		case <-events.due():
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 		events.fire()
 		pending = append(pending, m.dirty()...)
@@ -225,19 +231,16 @@ func (m *manager) unrendered() []*templateState {
 
 // dirty returns the rendered templates that a change concerns, and forgets the changes.
 func (m *manager) dirty() []*templateState {
-	changed := m.takeChanged()
+	m.mu.Lock()
+	changed := maps.Clone(m.asked)
+	for q := range m.asked {
+		m.asked[q] = false
+	}
+	m.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(m.templates), func(t *templateState) bool {
 		return !t.rendered || ptr.Deref(t.Once) ||
 			!slices.ContainsFunc(t.used, func(q render.Query) bool { return changed[q] })
 	})
-}
-
-// noteAttempt lets those go on who wait for the first attempt.
-func (m *manager) noteAttempt() {
-	if !m.tried {
-		m.tried = true
-		close(m.attempted)
-	}
 }
 
 // next waits for a change, renders what the change concerns, and acts on the task.
@@ -291,44 +294,17 @@ func (m *manager) settle(ctx context.Context) error {
 	if most == 0 {
 		most = 4 * least // consul-template's
 	}
-	end := time.NewTimer(most)
-	defer end.Stop()
-	for {
-		quiet := time.NewTimer(least)
+	for end := time.After(most); ; {
 		select {
 		case <-m.woken:
-			quiet.Stop()
-		case <-quiet.C:
+		case <-time.After(least):
 			return nil
-		case <-end.C:
-			quiet.Stop()
+		case <-end:
 			return nil
 		case <-ctx.Done():
-			quiet.Stop()
 			return ctx.Err()
 		}
 	}
-}
-
-// await waits for a change, or for due.
-func (m *manager) await(ctx context.Context, due <-chan time.Time) error {
-	select {
-	case <-m.woken:
-	case <-due:
-	case <-ctx.Done():
-	}
-	return ctx.Err()
-}
-
-// takeChanged returns the queries that have changed, and forgets that.
-func (m *manager) takeChanged() map[render.Query]bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	changed := maps.Clone(m.asked)
-	for q := range m.asked {
-		m.asked[q] = false
-	}
-	return changed
 }
 
 // attempt renders templates, again and again while the store can't be read, and writes the files that differ. It
@@ -478,10 +454,6 @@ func (m *manager) forget() {
 		}
 		delete(m.asked, q)
 		// Their goroutines may be waiting for mu, so nobody waits for them.
-		if f := m.watched[q]; f != nil {
-			f.cancel()
-			delete(m.watched, q)
-		}
 		if f := m.followed[q]; f != nil {
 			f.cancel()
 			delete(m.followed, q)

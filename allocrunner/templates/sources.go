@@ -15,7 +15,7 @@ type Source interface {
 	Follow(ctx context.Context, q render.Query, file []byte, send func(render.Answer, error))
 }
 
-// followed is a query that a Source follows.
+// followed is a query that a goroutine follows: for a file, or by a Source, for which the further fields are.
 type followed struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -25,11 +25,6 @@ type followed struct {
 	answer render.Answer
 	err    error // of a query that has no answer yet
 	has    bool
-}
-
-func (f *followed) close() {
-	f.cancel()
-	<-f.done
 }
 
 // follow returns the latest answer to a query for another program, whose changes are noted from now on.

@@ -93,11 +93,10 @@ func (h *Hook) Prestart(
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	env := m.env()
 	if !req.Restored { // or else the process may have read the files before they were written
-		env = m.handOver()
+		m.handOver()
 	}
-	return &interfaces.TaskPrestartResponse{Env: env}, nil
+	return &interfaces.TaskPrestartResponse{Env: m.env()}, nil
 }
 
 // managerOf returns the manager of the task's templates, which lives through restarts, unless they are to render again
@@ -152,12 +151,3 @@ func (h *Hook) Stop(ctx context.Context) error {
 
 // Shutdown does what Stop does, for a task that runs on.
 func (h *Hook) Shutdown() { _ = h.Stop(context.Background()) }
-
-// merged returns the variables of all maps; the later ones win.
-func merged(all []map[string]string) map[string]string {
-	env := map[string]string{}
-	for _, m := range all {
-		maps.Copy(env, m)
-	}
-	return env
-}
