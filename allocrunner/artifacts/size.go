@@ -1,36 +1,28 @@
 package artifacts
 
 import (
+	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// units are the units of sizes, as Nomad's settings have them. The longer ones come first.
-var units = []struct {
-	name  string
-	bytes float64
-}{
-	{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40},
-	{"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"b", 1}, {"", 1},
-}
-
 // ParseSize reads a number of bytes, such as 500MB or 2GiB.
 func ParseSize(text string) (int64, error) {
-	lower := strings.ToLower(text)
-	for _, u := range units {
-		digits, ok := strings.CutSuffix(lower, u.name)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
-		if size := n * u.bytes; err == nil && size >= 1 && size <= math.MaxInt64/2 {
-			return int64(size), nil
-		}
-		break
+	unit := strings.ToLower(strings.TrimLeft(text, "0123456789. "))
+	number, err := strconv.ParseFloat(strings.TrimSpace(text[:len(text)-len(unit)]), 64)
+	thousand := 1000.0
+	if len(unit) == 3 && unit[1] == 'i' {
+		unit, thousand = unit[:1]+unit[2:], 1024
 	}
-	return 0, fmt.Errorf("%q must be a number of bytes of at least 1, such as 500MB or 2GiB", text)
+	power := slices.Index([]string{"b", "kb", "mb", "gb", "tb"}, cmp.Or(unit, "b"))
+	size := number * math.Pow(thousand, float64(power))
+	if err != nil || power < 0 || size < 1 || size > math.MaxInt64/2 {
+		return 0, fmt.Errorf("%q must be a number of bytes of at least 1, such as 500MB or 2GiB", text)
+	}
+	return int64(size), nil
 }
 
 // shownSize returns a number of bytes for people.

@@ -88,16 +88,13 @@ func (p place) holds(dir interfaces.TaskDir, content []byte, owner *interfaces.O
 		return false
 	}
 	defer root.Close()
-	info, err := root.Lstat(p.path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(content)) {
-		return false
-	}
-	f, err := root.OpenFile(p.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	f, err := root.OpenFile(p.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0) // the task may have put a pipe there
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err != nil || !info.Mode().IsRegular() { // the task may have put a pipe there since
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(content)) {
 		return false
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); owner != nil &&

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocfs"
+	"taskapi/internal/filewatch"
 	"taskapi/internal/ptr"
 	"taskapi/internal/tokenfile"
 	"taskapi/internal/wake"
@@ -500,15 +501,20 @@ const lookPause = 30 * time.Second
 
 // watchFile waits until the file has another token.
 func (h *Hook) watchFile(ctx context.Context, token string) {
-	watch := watchDir(filepath.Dir(h.cfg.Settings.TokenFile))
-	defer watch.close()
+	var watcher filewatch.Watcher
+	var watch *filewatch.Watch // nil for a directory that can't be watched
+	if dir, err := os.Open(filepath.Dir(h.cfg.Settings.TokenFile)); err == nil {
+		watch, _ = watcher.Dir(dir)
+		_ = dir.Close()
+	}
+	defer watch.Close()
 	for ctx.Err() == nil {
 		if now, err := readToken(h.cfg.Settings.TokenFile); err == nil && now != token {
 			return
 		}
 		timer := time.NewTimer(lookPause)
 		select {
-		case <-watch.changed():
+		case <-watch.Changed():
 		case <-timer.C:
 		case <-h.begun:
 			h.act(ctx)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"path"
 	"reflect"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"taskapi/allocrunner/templates/render"
-	"taskapi/internal/filewatch"
 	"taskapi/internal/wake"
 )
 
@@ -275,21 +273,3 @@ func (h *Hook) read(ctx context.Context, token string, q render.Query, m *mount)
 	}
 	return nil, render.Answer{}, fmt.Errorf("%s is not Vault's", q.Kind)
 }
-
-// dirWatch wakes when something in a directory changes; it never does if the directory can't be watched.
-type dirWatch struct {
-	watcher filewatch.Watcher
-	watch   *filewatch.Watch
-}
-
-func watchDir(path string) *dirWatch {
-	w := &dirWatch{}
-	if dir, err := os.Open(path); err == nil {
-		defer dir.Close()
-		w.watch, _ = w.watcher.Dir(dir) // nil after an error
-	}
-	return w
-}
-
-func (w *dirWatch) changed() <-chan struct{} { return w.watch.Changed() }
-func (w *dirWatch) close()                   { w.watch.Close() }

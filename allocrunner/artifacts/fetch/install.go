@@ -180,7 +180,11 @@ func (f *fetcher) install(tree string) error {
 		return fmt.Errorf("the destination: %w", err)
 	}
 	defer to.Close()
-	from, err := os.Open(parentOf(tree, name))
+	parent := tree
+	if name != "" {
+		parent = filepath.Dir(tree)
+	}
+	from, err := os.Open(parent)
 	if err != nil {
 		return err
 	}
@@ -189,14 +193,6 @@ func (f *fetcher) install(tree string) error {
 		return move(from, filepath.Base(tree), to, name)
 	}
 	return merge(from, to)
-}
-
-// parentOf returns the directory whose entries are moved: the tree, or, for a file with a new name, the one above.
-func parentOf(tree, name string) string {
-	if name != "" {
-		return filepath.Dir(tree)
-	}
-	return tree
 }
 
 // merge moves all entries of a directory into another one.

@@ -74,7 +74,7 @@ func helpers() template.FuncMap {
 		"containsNotAll": containsSome(false, true),
 		"in":             in,
 
-		"explodeMap": explodeMap, "mergeMap": mergeMap, "mergeMapWithOverride": mergeMapWithOverride,
+		"explodeMap": explodeMap, "mergeMap": mergeMap(), "mergeMapWithOverride": mergeMap(mergo.WithOverride),
 		"indent":     indent,
 		"join":       func(sep string, list []string) string { return strings.Join(list, sep) },
 		"loop":       loop,
@@ -244,20 +244,18 @@ func in(list, v any) bool {
 			if element.Kind() == reflect.Interface {
 				element = element.Elem()
 			}
+			found := false
 			switch {
 			case !element.IsValid() || !value.IsValid():
-			case element.CanInt():
-				if value.CanInt() && value.Int() == element.Int() {
-					return true
-				}
-			case element.CanFloat():
-				if value.CanFloat() && value.Float() == element.Float() {
-					return true
-				}
-			case element.Kind() == reflect.String:
-				if value.Type() == element.Type() && value.String() == element.String() {
-					return true
-				}
+			case element.CanInt() && value.CanInt():
+				found = element.Int() == value.Int()
+			case element.CanFloat() && value.CanFloat():
+				found = element.Float() == value.Float()
+			case element.Kind() == reflect.String && element.Type() == value.Type():
+				found = element.String() == value.String()
+			}
+			if found {
+				return true
 			}
 		}
 	}
@@ -301,14 +299,11 @@ func explodeMap(flat map[string]any) (map[string]any, error) {
 	return nested, nil
 }
 
-func mergeMap(to, from map[string]any) (map[string]any, error) {
-	err := mergo.Map(&to, from)
-	return to, err
-}
-
-func mergeMapWithOverride(to, from map[string]any) (map[string]any, error) {
-	err := mergo.Map(&to, from, mergo.WithOverride)
-	return to, err
+func mergeMap(options ...func(*mergo.Config)) func(to, from map[string]any) (map[string]any, error) {
+	return func(to, from map[string]any) (map[string]any, error) {
+		err := mergo.Map(&to, from, options...)
+		return to, err
+	}
 }
 
 // indent puts spaces before each line that is not empty.

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,20 +78,18 @@ func Start(ctx context.Context) (*Session, error) {
 	s.command.Dir = "/"
 	s.command.Stderr = &s.words
 	s.command.WaitDelay = time.Second
-	stdin, err := s.command.StdinPipe()
+	stdin, noInput := s.command.StdinPipe()
+	stdout, noOutput := s.command.StdoutPipe()
+	err := cmp.Or(noInput, noOutput)
 	if err == nil {
-		s.stdin = stdin
-		var stdout io.Reader
-		if stdout, err = s.command.StdoutPipe(); err == nil {
-			s.out = &io.LimitedReader{R: stdout}
-			s.decoder = json.NewDecoder(s.out)
-			err = s.command.Start()
-		}
+		err = s.command.Start()
 	}
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("start the process that renders templates: %w", err)
 	}
+	s.stdin, s.out = stdin, &io.LimitedReader{R: stdout}
+	s.decoder = json.NewDecoder(s.out)
 	return s, nil
 }
 
