@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/identity/workload"
 	"taskapi/socket"
@@ -41,6 +42,7 @@ func (m *Machine) followLocked(ctx context.Context, id string) {
 func (m *Machine) follow(ctx context.Context, id string) {
 	pause := pauses{least: client.Pause, most: 30 * time.Second}
 	var resumes int
+	var said bool // that its state is damaged
 	for ctx.Err() == nil && m.has(id) {
 		c := client.New(m.cfg.Dir, id)
 		found := c.Locate(ctx, client.Timeouts{})
@@ -61,7 +63,7 @@ func (m *Machine) follow(ctx context.Context, id string) {
 			if !sleep(ctx, resumeGrace<<min(resumes, mostResumes)) {
 				return
 			}
-			if state := m.locate(ctx, id); state.Holder != client.Nobody {
+			if now := m.locate(ctx, id); now.Holder != client.Nobody {
 				continue
 			}
 			if !m.cfg.Resume || resumes == mostResumes {
@@ -74,7 +76,14 @@ func (m *Machine) follow(ctx context.Context, id string) {
 				m.cfg.Logger.Error("an allocation's taskapi exits again and again: it is not resumed any more; "+
 					"see taskapi.log in its directory, and 'taskapi takeover'", "alloc", id, "name", found.Alloc.Name)
 			}
-		default: // it begins, ends or hangs
+		case client.Unreadable: // or it begins
+			if !said && !errors.Is(found.Err, state.ErrNotFound) {
+				said = true
+				m.cfg.Logger.Error("an allocation is not listed, as its saved state can't be read: 'taskapi state repair' keeps "+
+					"what can be read", "alloc", id, "error", found.Err)
+			}
+			pause.wait(ctx)
+		default: // it ends or hangs
 			pause.wait(ctx)
 		}
 	}
