@@ -475,18 +475,19 @@ func TestAgentResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := strings.Fields(a.allocs("pair")[0])[1]
+	until(t, a.taskapiProcess, "stops a job", func() bool { return strings.HasPrefix(a.allocs("gone")[0], "complete ") })
 	task := sleeping(t, a.data)
 	a.killTaskapi(id)
 	until(t, a.taskapiProcess, "resumes the allocation", func() bool {
 		_, _, err := a.client().Allocations().Info(id, nil)
 		return err == nil
 	})
-	if now := sleeping(t, a.data); !slices.Equal(task, now) {
+	if now := sleeping(t, a.data); len(now) != 1 || !slices.Equal(task, now) {
 		t.Errorf("the tasks were the processes %v, and are %v", task, now)
 	}
-	until(t, a.taskapiProcess, "keeps a stop", func() bool {
-		return strings.HasPrefix(a.allocs("gone")[0], api.AllocClientStatusComplete)
-	})
+	if now := a.allocs("gone"); !strings.HasPrefix(now[0], "complete ") {
+		t.Errorf("a job that was stopped has %q", now)
+	}
 }
 
 // killTaskapi kills the process that runs an allocation.
@@ -533,12 +534,9 @@ func TestAgentEndsStops(t *testing.T) {
 }
 
 // sleeping returns the processes of tasks that sleep.
-func sleeping(t *testing.T, data string) (pids []string) {
+func sleeping(t *testing.T, data string) []string {
 	t.Helper()
-	for _, pid := range processesOf(t, data) {
-		if name, _ := os.ReadFile("/proc/" + pid + "/cmdline"); bytes.HasPrefix(name, []byte("/bin/sleep\x001000")) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+	return slices.DeleteFunc(processesOf(t, data), func(process string) bool {
+		return !strings.Contains(process, " /bin/sleep 1000")
+	})
 }
