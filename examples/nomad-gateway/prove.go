@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -19,7 +18,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +27,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/internal/load"
+	"taskapi/internal/peercred"
 )
 
 const agentConfig = `
@@ -117,8 +116,8 @@ func (p *proof) end() {
 	}
 	if p.agent != nil {
 		if p.alloc != "" {
-			_, _ = p.command("job", "stop", "-purge", "gateway")
-			for began := time.Now(); len(p.tasks("NOMAD_ALLOC_ID="+p.alloc)) > 0 && time.Since(began) < time.Minute; {
+			_, _ = p.command("job", "stop", "gateway")
+			for began := time.Now(); p.status() == "running" && time.Since(began) < time.Minute; {
 				time.Sleep(100 * time.Millisecond)
 			}
 		}
@@ -154,6 +153,17 @@ func (p *proof) command(args ...string) (string, error) {
 		err = fmt.Errorf("nomad %s: %w: %s", strings.Join(args, " "), err, out)
 	}
 	return string(out), err
+}
+
+// status returns the status of the job's allocation, whose ID it notes; "" for none.
+func (p *proof) status() string {
+	out, err := p.command("job", "allocs", "-json", "gateway")
+	var allocs []struct{ ID, ClientStatus string }
+	if err != nil || json.Unmarshal([]byte(out), &allocs) != nil || len(allocs) == 0 {
+		return ""
+	}
+	p.alloc = allocs[0].ID
+	return allocs[0].ClientStatus
 }
 
 // until looks again and again, and returns how long it took.
@@ -259,6 +269,11 @@ func (c *counted) count(only string) (n int) {
 // rounds is how often the agent and the gateway are loaded, in turns.
 const rounds = 8
 
+// get returns the bytes of a read of the variable.
+func get(token string) []byte {
+	return fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", variable, token)
+}
+
 const variable = "/v1/var/nomad/jobs/gateway"
 
 func put(c *http.Client, token string, n int64) (int, string) {
@@ -293,15 +308,7 @@ func (p *proof) run(job string) {
 		_, err := p.command(args...)
 		p.must(err)
 	}
-	p.until("the allocation runs", func() bool {
-		out, err := p.command("job", "allocs", "-json", "gateway")
-		var allocs []struct{ ID, ClientStatus string }
-		if err != nil || json.Unmarshal([]byte(out), &allocs) != nil || len(allocs) == 0 {
-			return false
-		}
-		p.alloc = allocs[0].ID
-		return allocs[0].ClientStatus == "running"
-	})
+	p.until("the allocation runs", func() bool { return p.status() == "running" })
 	p.path = filepath.Join(p.dir, "data/alloc", p.alloc)
 	p.until("the task has its token", func() bool {
 		b, err := os.ReadFile(p.path + "/web/secrets/nomad_token")
@@ -415,7 +422,7 @@ func (p *proof) sdk() {
 // no more of an answer than its length, so the servers are what is measured.
 func (p *proof) throughput() {
 	agent, gateway := p.agent.Process.Pid, p.gatewayTask()
-	request := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", variable, p.token)
+	request := get(p.token)
 	sockets := [...]string{p.path + "/web/secrets/api.sock", p.path + "/alloc/taskapi/web/api.sock"}
 	var answers [2]float64
 	var used [2]time.Duration
@@ -440,33 +447,14 @@ func (p *proof) throughput() {
 		each(0), each(1), ratio)
 }
 
-// tasks returns the processes that have these variables in their environment, without the second gateway.
-func (p *proof) tasks(variables ...string) (pids []int) {
-	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
-	for _, path := range paths {
-		env, _ := os.ReadFile(path)
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		has := err == nil && (p.gateway == nil || pid != p.gateway.Process.Pid)
-		for _, v := range variables {
-			has = has && bytes.Contains(append([]byte{0}, env...), []byte("\x00"+v+"\x00"))
-		}
-		if has {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// gatewayTask returns the process of the job's gateway.
+// gatewayTask returns the process of the job's gateway, which listens on its sockets.
 func (p *proof) gatewayTask() int {
-	pids := p.tasks("NOMAD_ALLOC_ID="+p.alloc, "NOMAD_TASK_NAME=gateway")
-	for _, pid := range pids {
-		if exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); exe == p.taskapi {
-			return pid
-		}
-	}
-	p.must(errors.New("the gateway's process is not found"))
-	return 0
+	conn, err := net.Dial("unix", p.path+"/alloc/taskapi/web/api.sock")
+	p.must(err)
+	defer conn.Close()
+	peer, err := peercred.Of(conn.(*net.UnixConn))
+	p.must(err)
+	return int(peer.PID)
 }
 
 // counts runs another gateway with the same environment, behind which requests are counted.
@@ -514,22 +502,16 @@ func (p *proof) counts() {
 		return counter.count("") == n
 	})
 	before = counter.count("")
-	var bad atomic.Int64
-	end := time.Now().Add(3 * time.Second)
-	var callers sync.WaitGroup
-	for i := range 8 {
-		callers.Go(func() {
-			for n := 0; time.Now().Before(end); n++ {
-				forged := p.token[:len(p.token)-8] + fmt.Sprintf("%d%06dA", i, n)
-				if status, _, _ := do(g, "GET", variable, forged, ""); status == 403 || status == 429 {
-					bad.Add(1)
-				}
-			}
-		})
+	var forged [][]byte
+	for i := range 10_000 {
+		forged = append(forged, get(p.token[:len(p.token)-8]+fmt.Sprintf("%07dA", i)))
 	}
-	callers.Wait()
-	p.promise(bad.Load() > 0 && counter.count("") == before, "%d bad tokens in 3 s: %d requests at the agent", bad.Load(),
-		counter.count("")-before)
+	bad, err := load.Run(context.Background(), load.Config{
+		Socket: p.dir + "/sockets/web/api.sock", Connections: 8, Requests: forged, For: 3 * time.Second, Hostile: true,
+	})
+	p.must(err)
+	p.promise(bad.Replies > 0 && bad.Replies == bad.Statuses[403]+bad.Statuses[429] && counter.count("") == before,
+		"%d bad tokens in 3 s: %d requests at the agent", bad.Replies, counter.count("")-before)
 
 	p.killUnderLoad(g, counter)
 	p.revoke(g, counter)
@@ -593,16 +575,10 @@ func (p *proof) revoke(g *http.Client, counter *counted) {
 	out, err := p.command("operator", "root", "keyring", "list", "-verbose")
 	p.must(err)
 	_, err = p.command("operator", "root", "keyring", "rotate", "-now")
-	if err != nil {
-		_, err = p.command("operator", "root", "keyring", "rotate")
-	}
 	p.must(err)
 	for _, line := range strings.Split(out, "\n")[1:] {
 		if fields := strings.Fields(line); len(fields) > 0 {
 			_, err = p.command("operator", "root", "keyring", "remove", "-force", fields[0])
-			if err != nil {
-				_, err = p.command("operator", "root", "keyring", "remove", fields[0])
-			}
 			p.must(err)
 		}
 	}
