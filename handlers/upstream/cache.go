@@ -85,6 +85,7 @@ type entry struct {
 	waiting  int           // callers
 	querying uint64        // the epoch when the present query began
 	hurry    func()        // ends the present query; nil for none
+	blocks   bool          // the present query waits for a change
 }
 
 // state is what is known of a resource.
@@ -224,9 +225,9 @@ func (e *entry) await(ctx context.Context, want uint64, q read) (state, error) {
 			backward = s.backward
 		}
 		fresh := s.value != nil && s.epoch >= want
-		if !fresh && !s.away && s.over == nil && e.querying < want && e.hurry != nil {
-			e.hurry() // the query that waits began before the change
-			e.hurry = nil
+		if !fresh && !s.away && s.over == nil && e.querying < want && e.blocks {
+			e.hurry() // it began before the change
+			e.blocks = false
 		}
 		e.mu.Unlock()
 		switch {
@@ -301,7 +302,7 @@ func (e *entry) once(ctx context.Context, index uint64) (again bool, next uint64
 	query, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	hurried := false
-	e.hurry = func() { hurried = true; stop() }
+	e.hurry, e.blocks = func() { hurried = true; stop() }, index > 0
 	e.mu.Unlock()
 	c.mu.Unlock()
 
@@ -315,7 +316,7 @@ func (e *entry) once(ctx context.Context, index uint64) (again bool, next uint64
 	defer c.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.hurry = nil
+	e.hurry, e.blocks = nil, false
 	s := e.now
 	s.tried = e.querying
 	switch {

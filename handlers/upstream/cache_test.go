@@ -248,6 +248,36 @@ func TestComing(t *testing.T) {
 	})
 }
 
+// TestChangesAllTheTime: a reader gets an answer also when changes and other readers come faster than the agent answers.
+func TestChangesAllTheTime(t *testing.T) {
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		pause(r.Context(), 5*time.Millisecond)
+		quiet(w, r)
+	}
+	inBubble(t, slow, func(t *testing.T, c *cache, _ *pipes, _ *atomic.Int64) {
+		of := ofCache{"/v1/jobs", "token"}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var readers sync.WaitGroup
+		readers.Go(func() {
+			for ctx.Err() == nil {
+				c.epoch.Add(1)
+				readers.Go(func() { _, _, _ = c.read(ctx, of, read{}) })
+				pause(ctx, time.Millisecond)
+			}
+		})
+		for range 10 {
+			began := time.Now()
+			if _, _, err := c.read(ctx, of, read{}); err != nil {
+				t.Errorf("after %v: %v", time.Since(began), err)
+				break
+			}
+		}
+		cancel()
+		readers.Wait()
+	})
+}
+
 // TestBounds: the cache has a bounded number of resources, and the one that was read the longest time ago gives way. An
 // answer that is too long is passed on, and not tried again for a while.
 func TestBounds(t *testing.T) {
