@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"taskapi/identity/internal/strictjson"
+	"taskapi/internal/slice"
 )
 
 const (
@@ -83,24 +84,20 @@ func (k *jwk) public() (*publicKey, error) {
 	}
 	ours := alg == eddsa // the rules for Ed25519 are strict: its sets are made for tokens alone
 	use, hasUse := k.texts["use"]
+	wrong := ""
 	switch {
 	case !validKeyID(k.texts["kid"]):
-		if !ours {
-			return nil, errSkipped
-		}
-		return nil, errors.New("kid is not 1 to 64 letters, digits, '.', '_' and '-'")
+		wrong = "kid is not 1 to 64 letters, digits, '.', '_' and '-'"
 	case hasUse && use != keyUse && (ours || use != keyUseSPIFFE):
-		if !ours {
-			return nil, errSkipped
-		}
-		return nil, errors.New("use is not sig")
+		wrong = "use is not sig"
 	case k.operations != nil && !slices.Equal(k.operations, []string{"verify"}):
-		if !ours {
-			return nil, errSkipped
-		}
-		return nil, errors.New("key_ops is not verify alone")
+		wrong = "key_ops is not verify alone"
 	}
 	switch {
+	case wrong != "" && !ours:
+		return nil, errSkipped
+	case wrong != "":
+		return nil, errors.New(wrong)
 	case ours:
 		return k.ed25519Key()
 	case k.texts["kty"] == "RSA":
@@ -147,13 +144,8 @@ func (k *jwk) kind() string {
 	if use := k.texts["use"]; use != keyUse && use != keyUseSPIFFE {
 		words = append(words, use)
 	}
-	var all []string
-	for _, word := range words {
-		if word != "" {
-			all = append(all, fmt.Sprintf("%.16s", word))
-		}
-	}
-	return strings.Join(all, " ")
+	words = slices.DeleteFunc(words, func(word string) bool { return word == "" })
+	return strings.Join(slice.Map(words, func(word string) string { return fmt.Sprintf("%.16s", word) }), " ")
 }
 
 func (k *jwk) ed25519Key() (*publicKey, error) {

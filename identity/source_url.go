@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"taskapi/internal/wake"
 )
 
 const (
@@ -74,10 +76,8 @@ func (s *URLSource) Run(ctx context.Context, logger *slog.Logger) {
 		if !report() {
 			wait = retryInterval
 		}
-		select {
-		case <-ctx.Done():
+		if wake.Sleep(ctx, wait) != nil {
 			return
-		case <-time.After(wait):
 		}
 	}
 }

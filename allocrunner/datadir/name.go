@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/privatefile"
+	"taskapi/internal/wake"
 )
 
 // ErrNameInUse means that another process has held the lock on an allocation's name for longer than the caller waits.
@@ -43,10 +44,8 @@ func (d Dir) LockName(ctx context.Context, namespace, name string, most time.Dur
 		case !time.Now().Before(deadline):
 			return nil, errors.Join(ErrNameInUse, f.Close())
 		}
-		select {
-		case <-ctx.Done():
+		if wake.Sleep(ctx, namePause) != nil {
 			return nil, errors.Join(context.Cause(ctx), f.Close())
-		case <-time.After(namePause):
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"taskapi/internal/wake"
+
 	capi "github.com/hashicorp/consul/api"
 )
 
@@ -159,10 +161,8 @@ func (a *Agent) repeat(ctx context.Context, c *made) {
 			a.setLocked(c, status, output)
 		}
 		a.mu.Unlock()
-		select {
-		case <-ctx.Done():
+		if wake.Sleep(ctx, duration(c.definition.Interval)) != nil {
 			return
-		case <-time.After(duration(c.definition.Interval)):
 		}
 	}
 }

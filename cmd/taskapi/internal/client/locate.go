@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
+	"taskapi/internal/wake"
 )
 
 // Holder says who has an allocation.
@@ -72,10 +73,7 @@ func (c *Client) Locate(ctx context.Context, p Timeouts) Location {
 		if settled || ctx.Err() != nil {
 			return found
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(Pause):
-		}
+		_ = wake.Sleep(ctx, Pause)
 	}
 }
 

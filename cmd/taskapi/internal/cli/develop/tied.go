@@ -17,6 +17,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/cli/start"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/internal/wake"
 )
 
 // tied is an allocation that ends with this process, and that prints no events.
@@ -161,10 +162,8 @@ func (t *tied) until(ctx context.Context, settled func(*api.Allocation) bool) (*
 				}
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if wake.Sleep(ctx, signalPause) != nil {
 			return nil, context.Cause(ctx)
-		case <-time.After(signalPause):
 		}
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/internal/privatefile"
 	"taskapi/internal/ptr"
+	"taskapi/internal/wake"
 )
 
 // maxLog is the size at which that log starts over: tasks that restart for ever must not fill the disk.
@@ -409,10 +410,8 @@ func (r *request) await(ctx context.Context) error {
 func sayChecks(ctx context.Context, out io.Writer, latest func(context.Context) (api.AllocCheckStatuses, error)) {
 	said := map[string]string{}
 	for pause := 10 * time.Second; ; pause = time.Second {
-		select {
-		case <-ctx.Done():
+		if wake.Sleep(ctx, pause) != nil {
 			return
-		case <-time.After(pause):
 		}
 		checks, err := latest(ctx)
 		if err != nil { // follow reports it

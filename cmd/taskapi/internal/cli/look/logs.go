@@ -25,6 +25,7 @@ import (
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/wake"
 )
 
 // logsOptions are the flags of taskapi logs.
@@ -427,9 +428,6 @@ func awaitEnd(ctx context.Context, t base.Target) {
 		case !allocrunner.TasksRunning(t.Layout.Alloc(t.ID)):
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(lookForEnd):
-		}
+		_ = wake.Sleep(ctx, lookForEnd)
 	}
 }

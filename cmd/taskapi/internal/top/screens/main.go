@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/internal/tmux"
+	"taskapi/internal/wake"
 )
 
 // picture is a screen to write.
@@ -109,10 +110,8 @@ func run(ctx context.Context, bin, out string, during time.Duration) (err error)
 			}
 		}
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(afterKeys):
+	if err := wake.Sleep(ctx, afterKeys); err != nil {
+		return err
 	}
 	for i, p := range pictures {
 		if err := p.write(terminals[i], out); err != nil {
