@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // heavy is an environment that nobody reads.
@@ -33,9 +34,7 @@ func TestHooksKeepNoRequest(t *testing.T) {
 			TaskGroup: "g"}
 	}
 	r, err := New(interfaces.Config{Alloc: version(), Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer r.health.Shutdown()
 	defer r.serving.Shutdown()
 
@@ -54,7 +53,7 @@ func TestHooksKeepNoRequest(t *testing.T) {
 		return a
 	}
 	called := map[string]int{}
-	must := func(step string, err error) {
+	do := func(step string, err error) {
 		called[step]++
 		if err != nil {
 			t.Fatal(step, err)
@@ -62,17 +61,17 @@ func TestHooksKeepNoRequest(t *testing.T) {
 	}
 	for _, hook := range r.hookList {
 		if h, ok := hook.(interfaces.RunnerPrerunHook); ok {
-			must("prerun", h.Prerun(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: alloc("prerun"), Env: env("prerun")}))
+			do("prerun", h.Prerun(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: alloc("prerun"), Env: env("prerun")}))
 		}
 		if h, ok := hook.(interfaces.RunnerUpdateHook); ok {
-			must("update", h.Update(t.Context(), &interfaces.RunnerUpdateRequest{Alloc: alloc("update"), Env: env("update")}))
+			do("update", h.Update(t.Context(), &interfaces.RunnerUpdateRequest{Alloc: alloc("update"), Env: env("update")}))
 		}
 	}
 	task := &taskServices{services: &r.serving, task: "t"}
 	_, err = task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Alloc: alloc("prestart"), Env: env("prestart"),
 		Restored: true})
-	must("prestart", err)
-	must("poststart",
+	do("prestart", err)
+	do("poststart",
 		task.Poststart(t.Context(), &interfaces.TaskPoststartRequest{Alloc: alloc("poststart"), Env: env("poststart")}))
 	if called["prerun"] != 2 || called["update"] != 2 {
 		t.Errorf("called: %v", called)

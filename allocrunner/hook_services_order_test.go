@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/registration/registrationtest"
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/must"
 )
 
 // served is an allocation with services of its group and of a task, without processes.
@@ -228,13 +229,13 @@ func TestHooksAtOnce(t *testing.T) {
 		ctx := context.Background()
 		h := newHooked(registrationtest.New("nomad", nil))
 		steps := h.steps(ctx, false)
-		must := func(step string) {
+		do := func(step string) {
 			if err := steps[step](); err != nil {
 				t.Fatal(step, err)
 			}
 		}
 		if rapid.Bool().Draw(t, "prerun first") {
-			must("Prerun")
+			do("Prerun")
 		} else {
 			defer h.hook.Shutdown()
 		}
@@ -242,15 +243,13 @@ func TestHooksAtOnce(t *testing.T) {
 		names := rapid.SliceOfN(rapid.SampledFrom([]string{"Update", "restart", "start", "kill", "exit", "PreKill"}), 1,
 			12).Draw(t, "steps")
 		for _, name := range names {
-			all.Go(func() { must(name) })
+			all.Go(func() { do(name) })
 		}
 		all.Wait()
 		if ending := slices.Contains(names, "PreKill"); ending && slices.ContainsFunc(h.provider.Names(), isGroups) {
 			t.Fatalf("after PreKill known are %q", h.provider.Names())
 		}
-		if err := h.provider.Broken(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, h.provider.Broken())
 		phase := h.hook.registrar.State("t").Phase
 		for _, name := range h.provider.Names() {
 			if phase != registration.Registered && !isGroups(name) {
@@ -262,13 +261,13 @@ func TestHooksAtOnce(t *testing.T) {
 		}
 		if rapid.Bool().Draw(t, "detach") {
 			before := h.provider.Names()
-			must("Shutdown")
+			do("Shutdown")
 			if after := h.provider.Names(); !slices.Equal(before, after) {
 				t.Fatalf("left %q, of %q", after, before)
 			}
 			return
 		}
-		must("Postrun")
+		do("Postrun")
 		if left := h.provider.Names(); len(left) > 0 {
 			t.Fatalf("left known: %q", left)
 		}
@@ -286,9 +285,7 @@ func TestTheNextRunner(t *testing.T) {
 		first := newHooked(provider)
 		steps := first.steps(t.Context(), false)
 		for _, step := range []string{"Prerun", "start", "Shutdown", "kill"} {
-			if err := steps[step](); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, steps[step]())
 		}
 		if got := provider.Took(); !slices.Equal(got, []string{"+group", "+group1", "+task", "+task1"}) {
 			t.Fatalf("called with %q", got)
@@ -296,9 +293,7 @@ func TestTheNextRunner(t *testing.T) {
 		next := newHooked(provider)
 		next.version = 2
 		steps = next.steps(t.Context(), true)
-		if err := steps["Prerun"](); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, steps["Prerun"]())
 		if got := provider.Took(); !slices.Equal(got, []string{"+group", "+group2", "-group1", "-task1"}) {
 			t.Errorf("called with %q at the start", got)
 		}
@@ -310,9 +305,7 @@ func TestTheNextRunner(t *testing.T) {
 				t.Errorf("called with %q for the task that runs", got)
 			}
 		} else {
-			if err := steps["exit"](); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, steps["exit"]())
 			if got := provider.Took(); !slices.Equal(got, []string{"-task"}) {
 				t.Errorf("called with %q for the task that has ended", got)
 			}
@@ -345,12 +338,10 @@ func TestServicesThatAreSetUpLate(t *testing.T) {
 			next.hook.alloc = refusing{served{next.hook.logger}}
 			defer next.hook.Shutdown()
 			for _, step := range []string{"Prerun", "start", "Shutdown"} {
-				if err := first.steps(t.Context(), false)[step](); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, first.steps(t.Context(), false)[step]())
 			}
 			provider.Took()
-			must := func(step string) {
+			do := func(step string) {
 				t.Helper()
 				if err := next.steps(t.Context(), true)[step](); err != nil {
 					t.Fatal(step, err)
@@ -361,14 +352,14 @@ func TestServicesThatAreSetUpLate(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			must("Prerun")
+			do("Prerun")
 			if started {
 				prestart()
 			}
 			if got, shown := provider.Took(), next.shown(); len(got)+len(shown) != 0 {
 				t.Errorf("called with %q, %q shown, want nothing", got, shown)
 			}
-			must("Update")
+			do("Update")
 			if !started {
 				prestart()
 			}
@@ -378,7 +369,7 @@ func TestServicesThatAreSetUpLate(t *testing.T) {
 			if got := provider.Took(); slices.Contains(got, "-group") || slices.Contains(got, "-task") {
 				t.Errorf("what runs has left: %q", got)
 			}
-			must("Update") // as every other
+			do("Update") // as every other
 			if got, want := provider.Names(), []string{"group", "group3", "task", "task3"}; !slices.Equal(got, want) {
 				t.Errorf("known %q, want %q", got, want)
 			}
@@ -392,7 +383,7 @@ func TestServicesThatAreSetUpLate(t *testing.T) {
 					t.Errorf("the check of %s is %s, and has not run", r.Service, r.Status)
 				}
 			}
-			must("PreKill")
+			do("PreKill")
 			if got, want := provider.Names(), []string{"task", "task3"}; !slices.Equal(got, want) {
 				t.Errorf("known %q while the task is killed, want %q", got, want)
 			}
@@ -407,24 +398,18 @@ func TestAResumedAllocationThatIsToStop(t *testing.T) {
 	first := newHooked(provider)
 	steps := first.steps(t.Context(), false)
 	for _, step := range []string{"Prerun", "start", "Shutdown"} {
-		if err := steps[step](); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, steps[step]())
 	}
 	provider.Took()
 	next := newHooked(provider)
-	if err := next.hook.Ending(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: servedVersion(1),
-		Restored: true}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.hook.Ending(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: servedVersion(1),
+		Restored: true}))
 	next.hook.groupEnded(false)
 	if got := provider.Took(); !slices.Equal(got, []string{"-group", "-group1"}) {
 		t.Errorf("called with %q", got)
 	}
 	next.hook.PreKill()
-	if err := next.task.PreKilling(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, next.task.PreKilling(t.Context()))
 	if got := provider.Took(); !slices.Equal(got, []string{"-task", "-task1"}) {
 		t.Errorf("called with %q", got)
 	}
@@ -447,16 +432,12 @@ func TestAKillBeforeTheHooksOfARunningTask(t *testing.T) {
 	before, after := first.steps(t.Context(), false), next.steps(t.Context(), true)
 	for _, step := range []func() error{before["Prerun"], before["start"], before["Shutdown"], after["Prerun"],
 		after["kill"], resume} {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, step())
 	}
 	if got, want := provider.Names(), []string{"group", "group1"}; !slices.Equal(got, want) {
 		t.Errorf("known %q, want %q", got, want)
 	}
-	if err := errors.Join(after["exit"](), after["start"]()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(after["exit"](), after["start"]()))
 	if got, want := provider.Names(), []string{"group", "group1", "task", "task1"}; !slices.Equal(got, want) {
 		t.Errorf("after the next start known %q, want %q", got, want)
 	}

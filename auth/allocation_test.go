@@ -141,9 +141,7 @@ func testRecheck(t *testing.T) {
 	enter := func(token string) (again func() auth.Reason) {
 		r := request(token)
 		p, denial := w.authenticator.Authenticate(r, web, peer)
-		if denial != nil {
-			t.Fatal(denial)
-		}
+		must.OK(t, denial)
 		return func() auth.Reason {
 			if denial := w.authenticator.Recheck(r, p, web, peer); denial != nil {
 				return denial.Reason

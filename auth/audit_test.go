@@ -127,9 +127,7 @@ func TestRecordOfARequest(t *testing.T) {
 	claims.ID, claims.Issuer = "id-\u202e1", "https://issuer/"+strings.Repeat("i", 400)
 	jwt := identitytest.Sign(t, w.ring, claims)
 	p, denial := w.authenticator.Authenticate(request(jwt), web, peer)
-	if denial != nil {
-		t.Fatal(denial)
-	}
+	must.OK(t, denial)
 	for _, test := range []struct {
 		method, path, wantMethod, wantPath string
 		status                             int

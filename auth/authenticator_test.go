@@ -170,9 +170,7 @@ func TestPrincipal(t *testing.T) {
 		want := &auth.Principal{Claims: claims, TaskGroup: demo.TaskGroup, KeyID: w.ring.List()[0].ID,
 			Capabilities: test.want}
 		got, denial := w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), test.owner, peer)
-		if denial != nil {
-			t.Fatal(denial)
-		}
+		must.OK(t, denial)
 		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(auth.Principal{})); diff != "" {
 			t.Error(diff)
 		}

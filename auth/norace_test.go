@@ -5,6 +5,8 @@ package auth_test
 import (
 	"flag"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // The race detector allocates, so what costs no memory is tested without it: `make test` runs these tests by their
@@ -29,9 +31,7 @@ func TestRecheckTakesNoMemory(t *testing.T) {
 	w := newFixture(t)
 	r := request(w.token(web))
 	p, denial := w.authenticator.Authenticate(r, web, peer)
-	if denial != nil {
-		t.Fatal(denial)
-	}
+	must.OK(t, denial)
 	if got := testing.AllocsPerRun(100, func() { w.authenticator.Recheck(r, p, web, peer) }); got != 0 {
 		t.Errorf("a recheck costs %v allocations", got)
 	}

@@ -25,9 +25,7 @@ func policyPrincipal(t *testing.T, policy *auth.Policy) *auth.Principal {
 	claims := claimsOf(web)
 	claims.Subject = identity.Subject("global", namespace, jobID, group, "web", identity.DefaultName)
 	principal, denial := w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), web, peer)
-	if denial != nil {
-		t.Fatal(denial)
-	}
+	must.OK(t, denial)
 	return principal
 }
 

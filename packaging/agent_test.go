@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestAgentUnit runs a job by the API of taskapi-agent.service on a machine with systemd. A restart and a crash of the
@@ -15,9 +17,7 @@ func TestAgentUnit(t *testing.T) {
 	needMachine(t, "curl")
 	dir := t.TempDir()
 	shared := filepath.Join(dir, "shared")
-	if err := os.Mkdir(shared, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(shared, 0o755))
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o",
 		filepath.Join(shared, "taskapi"), "../cmd/taskapi")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -26,20 +26,14 @@ func TestAgentUnit(t *testing.T) {
 	}
 	for _, file := range []string{"systemd/taskapi-agent.service", "etc/taskapi.hcl"} {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(shared, filepath.Base(file)), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, os.WriteFile(filepath.Join(shared, filepath.Base(file)), text, 0o600))
 	}
 	for _, job := range []string{"stays", "stopped"} {
 		text := strings.ReplaceAll(`{"Job": {"ID": "NAME", "Name": "NAME", "Type": "service", "TaskGroups": [{"Name": "g",
 			"Count": 1, "Tasks": [{"Name": "t", "Driver": "raw_exec",
 			"Config": {"command": "/bin/sleep", "args": ["1000"]}}]}]}}`, "NAME", job)
-		if err := os.WriteFile(filepath.Join(shared, job+".json"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(shared, job+".json"), []byte(text), 0o600))
 	}
 	m := boot(t, dir)
 	m.run(`rm -rf /etc/taskapi /var/lib/taskapi*

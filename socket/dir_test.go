@@ -61,14 +61,12 @@ func TestAForeignDeadSocketInAStickyDirectoryStays(t *testing.T) {
 
 func TestSymbolicLinksOnTheWay(t *testing.T) {
 	base := t.TempDir()
-	if err := errors.Join(
+	must.OK(t, errors.Join(
 		os.MkdirAll(base+"/real/dir", 0o755),
 		os.Symlink(base+"/real", base+"/absolute"),
 		os.Symlink("real/../absolute/./dir", base+"/relative"),
 		os.Symlink("loop", base+"/loop"),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	for _, dir := range []string{"absolute/dir", "relative"} {
 		l := newListener(t, socket.Config{Path: filepath.Join(base, dir, "api.sock")})
 		roundTrip(t, l, filepath.Join(base, dir, "api.sock"))

@@ -189,13 +189,11 @@ func TestShortLinkSweepsDeadLinks(t *testing.T) {
 func TestShortLinkRefuses(t *testing.T) {
 	path := filepath.Join(newLongDir(t), "api.sock")
 	base := newOpenDir(t)
-	if err := errors.Join(
+	must.OK(t, errors.Join(
 		os.WriteFile(base+"/file", nil, 0o600),
 		os.Symlink("/etc", base+"/link"),
 		os.Mkdir(base+"/open", 0o700), os.Chmod(base+"/open", 0o777),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	for name, tc := range map[string]struct {
 		dir  string
 		want error

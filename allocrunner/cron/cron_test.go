@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/cron"
+	"taskapi/internal/must"
 )
 
 // TestNext comes to an end in zones whose days may begin without a midnight, and is what a clock on the wall shows.
@@ -20,9 +21,7 @@ func TestNext(t *testing.T) {
 		{"0 9 * * * 2020", "America/Havana", "2026-03-28T08:30:00Z", ""},
 	} {
 		zone, err := time.LoadLocation(c.zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		after, _ := time.Parse(time.RFC3339, c.after)
 		want, _ := time.Parse(time.RFC3339, c.want)
 		if got, err := cron.Next(c.expression, after.In(zone)); err != nil || !got.Equal(want) {
@@ -38,9 +37,7 @@ func TestNext(t *testing.T) {
 func TestNextGoesOn(t *testing.T) {
 	for _, name := range []string{"America/Havana", "Asia/Gaza", "Africa/Cairo", "America/Santiago", "Asia/Beirut"} {
 		zone, err := time.LoadLocation(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, expression := range []string{"0 0 * * SUN", "15 1 1 * *", "30 2 * * *", "0 0 29 3 * *"} {
 			at := time.Date(2012, 1, 1, 0, 0, 0, 0, zone)
 			for at.Year() < 2028 {

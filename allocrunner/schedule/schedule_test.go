@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/schedule"
+	"taskapi/internal/must"
 )
 
 func parse(start, end, zone string) (schedule.Times, error) {
@@ -64,9 +65,7 @@ func TestAt(t *testing.T) {
 		{"0 1 * * * *", "0 4", "Europe/Berlin", "2026-10-24T23:00:00Z", true, "2026-10-25T03:00:00Z"},
 	} {
 		times, err := parse(c.start, c.end, c.zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		now, _ := time.Parse(time.RFC3339, c.now)
 		want, _ := time.Parse(time.RFC3339, c.change)
 		may, change := times.At(now)
@@ -82,9 +81,7 @@ func TestAtGoesOn(t *testing.T) {
 	for _, zone := range []string{"Europe/Berlin", "America/Santiago", "Australia/Lord_Howe", "Africa/Cairo", "UTC"} {
 		for _, start := range []string{"0 0 * * * *", "30 2 * * * *", "15 1 * * SUN *", "* * * * * *"} {
 			times, err := parse(start, "59 23", zone)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 			was, change := times.At(now)
 			for range 800 {

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/identity/revocation"
+	"taskapi/internal/must"
 )
 
 // fleetJob is a job that runs on each machine, with a task that has an identity.
@@ -39,19 +40,13 @@ func fleetMachines(t *testing.T) (machines []station, env []string) {
 	t.Helper()
 	dir := shortDir(t)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	env = []string{"TASKAPI_TEST_STORE=" + filepath.Join(dir, "store")}
-	if err := os.Mkdir(filepath.Join(dir, "store"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(filepath.Join(dir, "store"), 0o700))
 	for _, name := range []string{"one", "two"} {
 		m := station{dir: filepath.Join(dir, name)}
 		file := filepath.Join(dir, name+".hcl")
-		if err := os.WriteFile(file, fmt.Appendf(nil, fleetJob, name), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, fmt.Appendf(nil, fleetJob, name), 0o600))
 		m.taskapiProcess = startCommandWith(t, self, env, "run", "-data-dir", m.dir, file)
 		until(t, m.taskapiProcess, "runs its task", func() bool {
 			return strings.Contains(m.out.String(), "Task started by client")
@@ -72,15 +67,11 @@ func (s station) client(t *testing.T) *api.Client {
 	t.Helper()
 	alloc := filepath.Join(s.dir, "allocs", s.id())
 	token, err := os.ReadFile(filepath.Join(alloc, "operator.token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	config := api.DefaultConfig()
 	config.Address, config.SecretID = "unix://"+filepath.Join(alloc, "operator.sock"), strings.TrimSpace(string(token))
 	client, err := api.NewClient(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return client
 }
 
@@ -93,9 +84,7 @@ func TestFleetOfMachines(t *testing.T) {
 	client := one.client(t)
 	for index, found := uint64(0), 0; found != 2; {
 		list, meta, err := client.Allocations().List(&api.QueryOptions{WaitIndex: index, WaitTime: deadline})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		found, index = len(list), meta.LastIndex
 	}
 	_, _, err := client.Allocations().Info(two.id(), nil)
@@ -103,9 +92,7 @@ func TestFleetOfMachines(t *testing.T) {
 		t.Errorf("the other machine's allocation: %v", err)
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	run := func(args ...string) string {
 		t.Helper()
 		p := startCommandWith(t, self, env, args...)
@@ -119,9 +106,7 @@ func TestFleetOfMachines(t *testing.T) {
 	}
 	until(t, two.taskapiProcess, "has the revocation", func() bool {
 		list, err := revocation.Open(revocation.Config{Dir: filepath.Join(two.dir, "revocations")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer list.Close()
 		return len(list.Rules()) == 1 && list.Rules()[0].TokenID == "stolen"
 	})

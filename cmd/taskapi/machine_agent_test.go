@@ -21,6 +21,7 @@ import (
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // machineAgent is taskapi agent as a process, with a data directory of its own.
@@ -37,9 +38,7 @@ type machineAgent struct {
 func startAgent(t *testing.T, data string, flags ...string) *machineAgent {
 	t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	a := &machineAgent{taskapiProcess: startCommand(t, self, append([]string{"agent", "--data-dir", data}, flags...)...), t: t,
 		data: data}
 	t.Cleanup(func() {
@@ -68,9 +67,7 @@ func (a *machineAgent) taskapi(args ...string) string {
 func sdk(t *testing.T, address, token string) *api.Client {
 	t.Helper()
 	client, err := api.NewClient(&api.Config{Address: address, SecretID: token})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -91,9 +88,7 @@ func parsedJob(t *testing.T, text string) *api.Job {
 	t.Helper()
 	job, err := jobspec.Parse(jobspec.Config{Filename: "job.nomad.hcl", Body: []byte(text), AsWritten: true,
 		Audience: identity.DefaultAudience})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return job
 }
 
@@ -180,9 +175,7 @@ func TestAgentRunsJobs(t *testing.T) {
 
 	id := strings.Fields(before[0])[1]
 	alloc, _, err := client.Allocations().Info(id, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var out bytes.Buffer
 	code, err := client.Allocations().Exec(t.Context(), alloc, "t", false, []string{"/bin/echo", "hi"},
 		strings.NewReader(""), &out, &out, nil, nil)
@@ -329,9 +322,7 @@ func TestAgentRunsWhatStops(t *testing.T) {
 	for _, version := range []string{"1", "2"} {
 		job.SetMeta("version", version)
 		made, _, err := client.Jobs().Register(job, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		evals = append(evals, made.EvalID)
 	}
 	until(t, a.taskapiProcess, "carries out both", func() bool {
@@ -436,14 +427,10 @@ func TestAgentsDoor(t *testing.T) {
 	a.register(parsedJob(t, strings.Replace(pairJob, "count = 2", "", 1)))
 	id := strings.Fields(a.allocs("pair")[0])[1]
 	machine, err := os.ReadFile(filepath.Join(a.data, "operator.token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	dir := filepath.Join(a.data, "allocs", id)
 	alloc, err := os.ReadFile(filepath.Join(dir, "operator.token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for what, c := range map[string]struct{ socket, token string }{
 		"an allocation's token on the machine's socket": {filepath.Join(a.data, "operator.sock"), string(alloc)},
 		"the machine's token on an allocation's socket": {filepath.Join(dir, "operator.sock"), string(machine)},

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/must"
 )
 
 // running returns how many allocations of a job run, and whether each has a version of it that a function accepts.
@@ -70,9 +72,7 @@ func TestAgentScales(t *testing.T) {
 		job.TaskGroups[0].Count, job.Meta = new(3), map[string]string{"text": text}
 		a.register(job)
 		versions, _, _, err := client.Jobs().Versions("pair", false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		texts[text] = *versions[0].Version
 	}
 	if _, _, err := client.Jobs().Revert("pair", 99, nil, nil, "", ""); answeredStatus(err) != 404 {

@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
+	"taskapi/internal/must"
 )
 
 // standbyJob is a task that writes down when it runs, on the machine's clock.
@@ -48,21 +49,15 @@ type pair struct {
 func (p *pair) run(t *testing.T, name string) station {
 	t.Helper()
 	dir := filepath.Join(p.dir, name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(dir, 0o700))
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	env := []string{"TASKAPI_TEST_STORE=" + filepath.Join(p.dir, "store"), "TASKAPI_TEST_CUT=" + filepath.Join(dir, "cut")}
 	if p.etcd != "" {
 		env = nil
 		err := errors.Join(os.WriteFile(filepath.Join(dir, "taskapi.hcl"), []byte(p.etcd), 0o600),
 			os.WriteFile(filepath.Join(dir, "cluster.key"), bytes.Repeat([]byte("k"), 32), 0o600))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	s := startCommandWith(t, self, env, "run", "--standby", "-data-dir", dir,
 		filepath.Join(p.dir, "job.hcl"))
@@ -76,9 +71,7 @@ func newPair(t *testing.T, etcd string) *pair {
 	p := &pair{dir: shortDir(t), etcd: etcd}
 	err := errors.Join(os.MkdirAll(filepath.Join(p.dir, "beats"), 0o700), os.Mkdir(filepath.Join(p.dir, "store"), 0o700),
 		os.WriteFile(filepath.Join(p.dir, "job.hcl"), fmt.Appendf(nil, standbyJob, filepath.Join(p.dir, "beats")), 0o600))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	p.first = p.run(t, "1")
 	until(t, p.first.taskapiProcess, "runs its task", func() bool { return len(p.beats(p.first)) > 0 })
 	p.second = p.run(t, "2")
@@ -177,13 +170,9 @@ func TestStandby(t *testing.T) {
 			}
 		},
 		"the network of the first is cut": func(t *testing.T, p *pair) {
-			if err := os.WriteFile(filepath.Join(p.first.dir, "cut"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(filepath.Join(p.first.dir, "cut"), nil, 0o600))
 			p.taken(t)
-			if err := os.Remove(filepath.Join(p.first.dir, "cut")); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Remove(filepath.Join(p.first.dir, "cut")))
 			if err := p.first.Wait(); p.first.ProcessState.ExitCode() != 1 {
 				t.Errorf("the first machine ends with %v:\n%s", err, p.first.out)
 			}

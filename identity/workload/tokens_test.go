@@ -467,12 +467,10 @@ func TestResume(t *testing.T) {
 			"old.jwt"} {
 			mustWrite(t, r.dir, path)
 		}
-		if err := errors.Join(
+		must.OK(t, errors.Join(
 			os.Symlink("/etc/passwd", filepath.Join(r.dir, "link.jwt")),
 			os.WriteFile(filepath.Join(r.dir, "empty.jwt"), nil, 0o600),
-		); err != nil {
-			t.Fatal(err)
-		}
+		))
 		saved := maps.Clone(r.saved)
 		saved["removed"] = strings.Replace(saved["removed"], r.ring.Active().ID, "another", 1)
 		saved["unknown-file"] = "1 2 x"

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"taskapi/internal/must"
 	"taskapi/internal/wake"
 )
 
@@ -38,9 +39,7 @@ func TestBackoff(t *testing.T) {
 				continue
 			}
 			began := time.Now()
-			if err := b.Sleep(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Sleep(t.Context()))
 			if took := time.Since(began); took < most/2 || took >= most {
 				t.Errorf("waited %v, want %v to %v", took, most/2, most)
 			}

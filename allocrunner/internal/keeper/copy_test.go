@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/internal/must"
 )
 
 // copyDir copies a directory in which a keeper may be writing: the copy is made again when a file of it went meanwhile.
@@ -25,9 +26,7 @@ func copyDir(t *testing.T, from, to string) {
 		if tries == 100 || !strings.Contains(string(out), "No such file or directory") {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if err := os.RemoveAll(to); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.RemoveAll(to))
 	}
 }
 
@@ -51,9 +50,7 @@ func TestACopy(t *testing.T) {
 			return dir, dir + ".copy"
 		},
 		"in its place": func(t *testing.T, dir string) (string, string) {
-			if err := os.Rename(dir, dir+".old"); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Rename(dir, dir+".old"))
 			copyDir(t, dir+".old", dir)
 			return dir + ".old", dir
 		},
@@ -90,9 +87,7 @@ func TestACopy(t *testing.T) {
 			if again.Keeper() != b.Keeper() {
 				t.Errorf("attached to %v, want %v", again.Keeper(), b.Keeper())
 			}
-			if err := again.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, again.Close())
 			next := start(t, cfg)
 			list, err := next.List(t.Context())
 			if err != nil || len(list) != 1 || list[0].Exit == nil {
@@ -116,9 +111,7 @@ func TestACopyOfAKilledKeepersDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "alloc")
 	wipe(t, dir)
 	b := begin(t, dir)
-	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(b.Keeper().PID, unix.SIGKILL))
 	<-b.Done()
 	gone(t, b.Keeper())
 	copyDir(t, dir, dir+".copy")

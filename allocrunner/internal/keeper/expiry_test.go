@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/internal/boottime"
+	"taskapi/internal/must"
 )
 
 // soon is a time that a test waits for.
@@ -28,9 +29,7 @@ func pass(end time.Duration) {
 // lets them start again in the same keeper.
 func TestTasksExpire(t *testing.T) {
 	b := begin(t, t.TempDir())
-	if err := b.Expire(t.Context(), boottime.Now()+soon); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Expire(t.Context(), boottime.Now()+soon))
 	gone(t, b.task)
 	gone(t, b.child)
 	if _, err := b.Wait(t.Context(), "t"); err != nil {
@@ -48,9 +47,7 @@ func TestTasksExpire(t *testing.T) {
 		}
 	}
 	pass(boottime.Now() + 2*keeper.ExpiryGrace) // in which a keeper that has killed its tasks is not killed
-	if err := b.Expire(t.Context(), boottime.Now()+time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Expire(t.Context(), boottime.Now()+time.Hour))
 	if status := run(t, b.Client, shell("/", "t", "exec sleep 1000")); !identify(t, status.PID).Runs() {
 		t.Error("no task starts after a later end was set")
 	}
@@ -65,14 +62,10 @@ func TestARenewedEnd(t *testing.T) {
 	var end time.Duration
 	for range 20 {
 		end = boottime.Now() + time.Minute
-		if err := b.Expire(t.Context(), end); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Expire(t.Context(), end))
 	}
 	first := boottime.Now() + soon
-	if err := errors.Join(b.Expire(t.Context(), first), b.Expire(t.Context(), end)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(b.Expire(t.Context(), first), b.Expire(t.Context(), end)))
 	if boottime.Now() >= first {
 		t.Skip("this machine was too slow to renew the end in time")
 	}
@@ -94,12 +87,8 @@ func TestAFrozenKeeperExpires(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			b := begin(t, dir)
-			if err := b.Expire(t.Context(), boottime.Now()+soon); err != nil {
-				t.Fatal(err)
-			}
-			if err := freeze(b); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, b.Expire(t.Context(), boottime.Now()+soon))
+			must.OK(t, freeze(b))
 			gone(t, b.Keeper())
 			gone(t, b.task)
 			if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); err != nil {
@@ -137,9 +126,7 @@ func TestTenure(t *testing.T) {
 	dir := t.TempDir()
 	held := &tenure{changed: make(chan struct{})}
 	s, err := keeper.Supervise(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir), Tenure: held}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -179,9 +166,7 @@ func TestTenure(t *testing.T) {
 		t.Fatal(second.err)
 	}
 	task = identify(t, second.status.PID)
-	if err := unix.Kill(s.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGKILL))
 	gone(t, task)
 	if _, err := s.Wait(t.Context(), "t"); err == nil {
 		t.Fatal("the keeper is not known to be lost")

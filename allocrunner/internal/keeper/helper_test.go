@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -92,9 +93,7 @@ func start(t *testing.T, cfg keeper.Config) *keeper.Client {
 func attach(t *testing.T, dir string) *keeper.Client {
 	t.Helper()
 	c, err := keeper.Attach(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	closeLater(t, c)
 	return c
 }
@@ -110,18 +109,14 @@ func closeLater(t *testing.T, c *keeper.Client) {
 func run(t *testing.T, c *keeper.Client, spec drivers.Spec) drivers.ProcessStatus {
 	t.Helper()
 	status, err := c.Start(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return status
 }
 
 func identify(t *testing.T, pid int) proc.Identity {
 	t.Helper()
 	id, err := proc.Identify(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return id
 }
 
@@ -140,11 +135,7 @@ func gone(t *testing.T, id proc.Identity) {
 func lockLog(t *testing.T, dir string) {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(dir, "keeper.log"), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { log.Close() })
-	if err := unix.Flock(int(log.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Flock(int(log.Fd()), unix.LOCK_EX))
 }

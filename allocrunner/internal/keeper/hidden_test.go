@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -40,24 +41,16 @@ func TestKeeperIsNotDumpable(t *testing.T) {
 		t.Skip("needs root, to start a keeper as another user")
 	}
 	dir, err := os.MkdirTemp("/tmp", "keeper")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chown(dir, nobody, nobody); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chown(dir, nobody, nobody))
 	first := exec.Command(copyOfTests(t), "agent", dir, "exec sleep 1000")
 	first.Dir = "/"
 	first.Stderr = os.Stderr
 	first.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := first.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, first.Start())
 	t.Cleanup(func() {
 		_ = first.Process.Kill()
 		_ = first.Wait()
@@ -70,14 +63,10 @@ func TestKeeperIsNotDumpable(t *testing.T) {
 		t.Fatalf("%q, %v", line, err)
 	}
 	last, err := recordOf(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for pid, want := range map[int]uint32{last.Keeper.PID: 0, last.Tasks[0].PID: nobody} {
 		var st unix.Stat_t
-		if err := unix.Stat(fmt.Sprintf("/proc/%d/environ", pid), &st); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Stat(fmt.Sprintf("/proc/%d/environ", pid), &st))
 		if st.Uid != want {
 			t.Errorf("process %d belongs to user %d, want %d (keeper %d, task %d)", pid, st.Uid, want, last.Keeper.PID,
 				last.Tasks[0].PID)
@@ -98,22 +87,14 @@ func recordOf(dir string) (r keeper.Record, err error) {
 func copyOfTests(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	f, err := os.CreateTemp("/tmp", "keeper-test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.Remove(f.Name()) })
 	if _, err := f.Write(data); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Chmod(0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, f.Chmod(0o755))
+	must.OK(t, f.Close())
 	return f.Name()
 }

@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // interactive returns a script that runs beside a task with files of the caller's.
@@ -32,9 +33,7 @@ func interactive(dir, text string, tty bool, files ...*os.File) drivers.ExecSpec
 func pty(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { master.Close() })
 	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
 	if err == nil {
@@ -43,22 +42,16 @@ func pty(t *testing.T) (master, slave *os.File) {
 	if err == nil {
 		err = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 7, Col: 91})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return master, slave
 }
 
 func dup(t *testing.T, f *os.File) *os.File {
 	t.Helper()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return os.NewFile(uintptr(fd), f.Name())
 }
 
@@ -68,9 +61,7 @@ func pipes(t *testing.T) (files []*os.File, in, out, errs *os.File) {
 	var ends [3]*os.File
 	for i := range ends {
 		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if i == 0 {
 			r, w = w, r
 		}
@@ -162,9 +153,7 @@ func TestPipes(t *testing.T) {
 		fifo.Close()
 		err = unix.Mkfifo(dir+"/fifo", 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if _, err := in.WriteString("hello"); err != nil {
 		t.Fatal(err)
 	}
@@ -172,9 +161,7 @@ func TestPipes(t *testing.T) {
 	if text, err := io.ReadAll(out); string(text) != "hello" || err != nil { // while the program still runs
 		t.Errorf("%q, %v", text, err)
 	}
-	if err := os.WriteFile(dir+"/fifo", []byte("\n"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(dir+"/fifo", []byte("\n"), 0))
 	if got := <-done; got.err != nil || got.Exit.ExitCode != 3 {
 		t.Errorf("%+v", got)
 	}
@@ -262,17 +249,13 @@ func TestFilesAreClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			var ends [2]*net.UnixConn
 			for i, fd := range fds {
 				f := os.NewFile(uintptr(fd), "pair")
 				conn, err := net.FileConn(f)
 				f.Close()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, err)
 				ends[i] = conn.(*net.UnixConn)
 			}
 			before := descriptors(t)
@@ -324,8 +307,6 @@ func TestFilesAreClosed(t *testing.T) {
 func descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return len(entries)
 }

@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 func TestASupervisorLikeAnyOther(t *testing.T) {
@@ -103,20 +104,14 @@ func TestManyAtOnce(t *testing.T) {
 func TestTheAgentIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	go_ := filepath.Join(dir, "go")
-	if err := unix.Mkfifo(go_, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Mkfifo(go_, 0o600))
 	const lines = 20000
 	first := exec.Command("/proc/self/exe", "agent", dir,
 		fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "line $i"; i=$((i+1)); [ $i = 100 ] && echo half >%s; done; read x `+
 			`<%s; exit 42`, lines, go_, go_))
 	said, err := first.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, first.Start())
 	line, _ := bufio.NewReader(said).ReadString('\n')
 	var pid int
 	if _, err := fmt.Sscanf(line, "%d <nil>", &pid); err != nil {
@@ -125,9 +120,7 @@ func TestTheAgentIsKilled(t *testing.T) {
 	if _, err := os.ReadFile(go_); err != nil { // in the middle of the output
 		t.Fatal(err)
 	}
-	if err := first.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, first.Process.Kill())
 	_ = first.Wait()
 
 	c := attach(t, dir)
@@ -135,9 +128,7 @@ func TestTheAgentIsKilled(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].PID != pid || list[0].Exit != nil {
 		t.Fatalf("list %+v, %v; want process %d", list, err, pid)
 	}
-	if err := os.WriteFile(go_, []byte("go\n"), 0); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(go_, []byte("go\n"), 0))
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 42 {
 		t.Errorf("exit %+v, %v", exit, err)
 	}
@@ -158,17 +149,11 @@ func TestExitsAreKeptWhileNobodyIsThere(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
 	fifo := proctest.Fifo(t, dir)
-	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
 	status := run(t, c, shell(dir, "t", `sleep 1000 & echo $! >$FIFO; while [ -d sub ]; do sleep 0.05; done; exit 9`))
 	child, task := identify(t, proctest.ReadPID(t, fifo)), identify(t, status.PID)
-	if err := c.Detach(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(dir, "sub")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Detach())
+	must.OK(t, os.Remove(filepath.Join(dir, "sub")))
 	gone(t, task)
 	gone(t, child)
 	again := attach(t, dir)
@@ -189,9 +174,7 @@ func TestAnIdleKeeperEndsAndLeavesTheExits(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := c.Keeper()
-	if err := c.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Detach())
 	gone(t, id)
 	if _, err := keeper.Attach(t.Context(), dir); !errors.Is(err, keeper.ErrNoKeeper) {
 		t.Errorf("attach: %v", err)
@@ -212,9 +195,7 @@ func TestTheKeeperIsKilled(t *testing.T) {
 	child, task := identify(t, proctest.ReadPID(t, fifo)), identify(t, status.PID)
 	waited := make(chan error, 1)
 	go func() { _, err := c.Wait(t.Context(), "t"); waited <- err }()
-	if err := unix.Kill(c.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(c.Keeper().PID, unix.SIGKILL))
 	<-c.Done()
 	if err := <-waited; !errors.Is(err, drivers.ErrLost) {
 		t.Errorf("wait: %v", err)
@@ -275,17 +256,13 @@ func TestTheLatestClientWins(t *testing.T) {
 
 func TestCloseEndsEverything(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40)) // longer than a socket address may be
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(dir, 0o755))
 	c := start(t, keeper.Config{Dir: dir})
 	task := identify(t, run(t, c, shell(dir, "t", `trap "" TERM INT; while :; do sleep 1; done`)).PID)
 	if info, err := os.Stat(filepath.Join(dir, "keeper.sock")); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("socket %v, %v", info, err)
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Close())
 	if task.Runs() || c.Keeper().Runs() {
 		t.Errorf("task runs: %v, keeper runs: %v", task.Runs(), c.Keeper().Runs())
 	}
@@ -304,9 +281,7 @@ func TestSIGTERM(t *testing.T) {
 	c := start(t, keeper.Config{Dir: dir})
 	task := identify(t, run(t, c, shell(dir, "t", `exec sleep 1000`)).PID)
 	for _, sig := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM} {
-		if err := unix.Kill(c.Keeper().PID, sig); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Kill(c.Keeper().PID, sig))
 	}
 	for said := ""; !strings.Contains(said, "signal left to the client"); unix.Poll(nil, 2) {
 		text, err := os.ReadFile(filepath.Join(dir, "keeper.log"))
@@ -317,9 +292,7 @@ func TestSIGTERM(t *testing.T) {
 	if _, err := c.List(t.Context()); err != nil || !task.Runs() {
 		t.Fatalf("with a client the keeper ended by a signal: %v", err)
 	}
-	if err := c.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Detach())
 	for id := c.Keeper(); id.Runs(); unix.Poll(nil, 2) { // the client may not be missed yet by the first
 		unix.Kill(id.PID, unix.SIGTERM)
 	}
@@ -333,9 +306,7 @@ func TestABadClientHurtsNobody(t *testing.T) {
 	c := start(t, keeper.Config{Dir: dir})
 	for _, text := range []string{"", "\x00", "\xff\xff\xff\xff", "\x00\x00\x00\x02{]", "GET / HTTP/1.1\r\n\r\n"} {
 		conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if _, err := conn.Write([]byte(text)); err != nil {
 			t.Error(err)
 		}
@@ -354,9 +325,7 @@ func TestAnotherUserMayNotControl(t *testing.T) {
 	c := start(t, keeper.Config{Dir: dir})
 	// Even one for whom the socket's mode is no bar.
 	for path := filepath.Join(dir, "keeper.sock"); path != os.TempDir() && path != "/"; path = filepath.Dir(path) {
-		if err := os.Chmod(path, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(path, 0o777))
 	}
 	errs := make(chan error, 1)
 	go func() { // on a thread of its own, which ends with it
@@ -399,9 +368,7 @@ func TestRecordsThatAreNotTrue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			if text != "" {
-				if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600))
 			}
 			if _, err := keeper.Attach(t.Context(), dir); !errors.Is(err, keeper.ErrNoKeeper) {
 				t.Errorf("attach: %v", err)
@@ -412,14 +379,10 @@ func TestRecordsThatAreNotTrue(t *testing.T) {
 	t.Run("another process", func(t *testing.T) {
 		dir := t.TempDir()
 		l, err := net.Listen("unix", filepath.Join(dir, "keeper.sock"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer l.Close()
 		other := exec.Command("sleep", "1000") // which the answer names, but the socket is ours
-		if err := other.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, other.Start())
 		defer func() { other.Process.Kill(); other.Wait() }()
 		go func() {
 			if conn, err := l.Accept(); err == nil {
@@ -456,13 +419,9 @@ func TestAStartOutlivesItsClient(t *testing.T) {
 	c := start(t, keeper.Config{Dir: dir})
 	spec := shell(dir, "t", "")
 	spec.Path, spec.Args = filepath.Join(dir, "program"), nil
-	if err := os.WriteFile(spec.Path, []byte("#!/bin/sh\nexit 7\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(spec.Path, []byte("#!/bin/sh\nexit 7\n"), 0o755))
 	lease, err := os.Open(spec.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer lease.Close()
 	executed := make(chan os.Signal, 1)
 	signal.Notify(executed, unix.SIGIO)
@@ -476,17 +435,13 @@ func TestAStartOutlivesItsClient(t *testing.T) {
 		answered <- err
 	}()
 	<-executed // by a process that waits for the lease now
-	if err := c.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Detach())
 	lease.Close()
 	if err := <-answered; err == nil {
 		t.Error("the client that has gone got an answer")
 	}
 	next, err := keeper.Attach(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer next.Close()
 	if exit, err := next.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 7 {
 		t.Errorf("the next client hears of %+v, %v; want exit code 7", exit, err)
@@ -501,17 +456,11 @@ func TestKeepOpen(t *testing.T) {
 	open := func() (n int) {
 		t.Helper()
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer f.Close()
-		if err := c.KeepOpen(t.Context(), []*os.File{f, f}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.KeepOpen(t.Context(), []*os.File{f, f}))
 		fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", c.Keeper().PID))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, fd := range fds {
 			if to, _ := os.Readlink(fd); to == path {
 				n++

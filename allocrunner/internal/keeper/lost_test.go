@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -84,9 +85,7 @@ func TestUnmarkedProcessesOfALostKeeper(t *testing.T) {
 				for proc.HasEnv(process.PID, mark(dir)) || orphan && !isChild(process.PID, c.Keeper().PID) {
 					unix.Poll(nil, 2)
 				}
-				if err := unix.Kill(c.Keeper().PID, unix.SIGKILL); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, unix.Kill(c.Keeper().PID, unix.SIGKILL))
 				<-c.Done()
 				gone(t, c.Keeper())
 				if !process.Runs() {
@@ -119,9 +118,7 @@ func TestAsAnotherUser(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for path := dir; path != os.TempDir() && path != "/"; path = filepath.Dir(path) {
-		if err := os.Chmod(path, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chmod(path, 0o777))
 	}
 	tests := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v",
 		"-test.run=^(TestUnmarkedProcessesOfALostKeeper|TestARecordThatCantBeWritten)$")
@@ -175,9 +172,7 @@ func TestARecordThatCantBeWritten(t *testing.T) {
 	if last, err := keeper.Last(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%+v, %v", last, err)
 	}
-	if err := os.RemoveAll(filepath.Join(dir, "keeper.json.new")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(filepath.Join(dir, "keeper.json.new")))
 	for { // it is written as soon as it can be, though nothing happens
 		if last, err := keeper.Last(dir); err == nil {
 			if last.Keeper != second.Keeper() || len(last.Tasks) != 1 || last.Tasks[0].PID != status.PID ||
@@ -213,14 +208,10 @@ func TestSweepBelievesNoEnd(t *testing.T) {
 		t.Fatalf("%s, %v", old, err)
 	}
 	b := begin(t, dir)
-	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(b.Keeper().PID, unix.SIGKILL))
 	<-b.Done()
 	gone(t, b.Keeper())
-	if err := os.WriteFile(filepath.Join(dir, "keeper.json"), old, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json"), old, 0o600))
 	_, tasks, err := b.Sweep(t.Context(), cfg)
 	if err != nil || tasks["t"].PID != b.task.PID || tasks["t"].Exit != nil {
 		t.Errorf("%+v, %v; want nothing of the first keeper's task", tasks, err)
@@ -249,9 +240,7 @@ func TestIdle(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				tc.prepare(t, dir)
-				if err := keeper.RunIdle(dir); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, keeper.RunIdle(dir))
 				if took := time.Since(began); took < tc.least || took > tc.most {
 					t.Errorf("it ends after %v, want %v to %v", took, tc.least, tc.most)
 				}
@@ -266,24 +255,18 @@ func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 	dir := t.TempDir()
 	fifo := proctest.Fifo(t, dir)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if exec.Command("unshare", "--pid", "--fork", "--mount-proc", "true").Run() != nil {
 		t.Skip("no PID namespace can be made here")
 	}
 	there := exec.CommandContext(t.Context(), "unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
 		self, "agent", dir, `echo $PPID >$FIFO; exec sleep 1000`)
-	if err := there.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, there.Start())
 	defer func() {
 		there.Process.Kill()
 		there.Wait()
 		log, err := os.Open(filepath.Join(dir, "keeper.log"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer log.Close()
 		if err := unix.Flock(int(log.Fd()), unix.LOCK_EX); err != nil { // the keeper, which writes there, has it to its end
 			t.Error(err)
@@ -292,9 +275,7 @@ func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 	proctest.ReadPID(t, fifo)
 	runs := func() bool {
 		pids, err := proc.PIDs()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		for _, pid := range pids {
 			if proc.HasEnv(pid, mark(dir)) {
 				return true

@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // TestARequestTooMany is refused by itself: those under way go on, the connection stays, and there is room again when
@@ -38,13 +39,9 @@ func TestARequestTooMany(t *testing.T) {
 	if refused[true] != tooMany {
 		t.Fatalf("refused: %v", refused)
 	}
-	if err := unix.Kill(status.PID, unix.SIGUSR1); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(status.PID, unix.SIGUSR1))
 	for range keeper.MaxRequests {
-		if err := <-results; err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, <-results)
 	}
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit == nil ||
 		list[0].Exit.ExitCode != 3 {

@@ -11,21 +11,18 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // resident returns a line of /proc/PID/status, in KiB.
 func resident(t *testing.T, pid int, key string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, key+":"); ok {
 			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			return n
 		}
 	}

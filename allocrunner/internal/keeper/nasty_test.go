@@ -12,15 +12,14 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // TestWhatATaskInherits of its keeper, and that of the process that started it: descriptors 0, 1 and 2, and no signal
 // blocked or ignored.
 func TestWhatATaskInherits(t *testing.T) {
 	leak, err := unix.Open("/etc/passwd", unix.O_RDONLY, 0) // without close-on-exec
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer unix.Close(leak)
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
@@ -61,9 +60,7 @@ func smallDisk(t *testing.T) string {
 func fill(t *testing.T, dir string) (ballast string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "ballast"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer f.Close()
 	for n := 1; n > 0; {
 		n, _ = f.Write(make([]byte, 4096))
@@ -85,9 +82,7 @@ func TestAFullDisk(t *testing.T) {
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(ballast))
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 6 {
 		t.Errorf("%+v, %v", exit, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -33,13 +34,9 @@ func TestOrphansOfPID1(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe", "reap")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if err := cmd.Start(); err != nil {
 		t.Skip("no PID namespace can be made here:", err)
 	}
@@ -49,9 +46,7 @@ func TestOrphansOfPID1(t *testing.T) {
 	}
 	orphans := func() []proc.Stat {
 		all, err := proc.All()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var found []proc.Stat
 		for _, s := range all {
 			if s.Parent == cmd.Process.Pid {

@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // TestTheNextKeeperKnowsHowTasksEnded that an earlier one had: one that ended by itself, and one that was killed, with
@@ -24,9 +25,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := first.Keeper()
-	if err := first.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, first.Detach())
 	gone(t, id)
 
 	second := start(t, keeper.Config{Dir: dir})
@@ -53,9 +52,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 		drivers.ErrNotRunning) {
 		t.Errorf("signal to a process of the past: %v", err)
 	}
-	if err := unix.Kill(second.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(second.Keeper().PID, unix.SIGKILL))
 	<-second.Done()
 	if err := second.Close(); err != nil {
 		t.Error(err)
@@ -72,9 +69,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 		list[1].PID == six.PID {
 		t.Errorf("list: %+v, %v; want each task once, in order", list, err)
 	}
-	if err := third.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, third.Close())
 	if list, err := start(t, keeper.Config{Dir: dir}).List(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("after an orderly end: %+v, %v; want nothing", list, err)
 	}
@@ -123,9 +118,7 @@ func TestAStartOfTheClientBefore(t *testing.T) {
 		}
 		closeLater(t, next)
 		list, err := next.List(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		runs := len(list) == 1 && list[0].Exit == nil
 		if _, err := next.Start(t.Context(), shell(dir, "t", "exec sleep 1000")); errors.Is(err, drivers.ErrRunning) != runs {
 			t.Fatalf("start: %v; the list has %+v", err, list)

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -27,9 +28,7 @@ func supervise(t *testing.T, dir string) *keeper.Supervisor { return superviseAs
 func superviseAs(t *testing.T, cfg keeper.Config) *keeper.Supervisor {
 	t.Helper()
 	s, err := keeper.Supervise(t.Context(), cfg, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -60,9 +59,7 @@ func untilThere(t *testing.T, path string) {
 func mustStart(t *testing.T, s *keeper.Supervisor, spec drivers.Spec) drivers.ProcessStatus {
 	t.Helper()
 	status, err := s.Start(t.Context(), spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return status
 }
 
@@ -70,21 +67,15 @@ func mustStart(t *testing.T, s *keeper.Supervisor, spec drivers.Spec) drivers.Pr
 func lines(t *testing.T, dir string) func() string {
 	t.Helper()
 	path := filepath.Join(dir, "fifo")
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Mkfifo(path, 0o600))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { f.Close() })
 	r := bufio.NewReader(f)
 	return func() string {
 		t.Helper()
 		line, err := r.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return strings.TrimSpace(line)
 	}
 }
@@ -100,9 +91,7 @@ func lives(t *testing.T, text string) bool {
 func newFreezer(t *testing.T) string {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for line := range strings.Lines(string(mounts)) {
 		if before, after, _ := strings.Cut(line, " - "); strings.HasPrefix(after, "cgroup2 ") {
 			dir := filepath.Join(strings.Fields(before)[4], "taskapi-test-freezer-"+strconv.Itoa(os.Getpid()))
@@ -125,18 +114,14 @@ func newFreezer(t *testing.T) string {
 func hangUp(t *testing.T, pid int) {
 	t.Helper()
 	for _, fd := range connections(t, pid) {
-		if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Shutdown(fd, unix.SHUT_RDWR))
 	}
 }
 
 // freeze stops a process, and returns when each of its threads has stopped.
 func freeze(t *testing.T, pid int) {
 	t.Helper()
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(pid, unix.SIGSTOP))
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil || len(threads) == 0 {
 		t.Fatal(threads, err)
@@ -154,9 +139,7 @@ func unread(t *testing.T, pid int) (sum int) {
 	t.Helper()
 	for _, fd := range connections(t, pid) {
 		n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		sum += n
 	}
 	return sum
@@ -166,14 +149,10 @@ func unread(t *testing.T, pid int) (sum int) {
 func connections(t *testing.T, pid int) (fds []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	for _, e := range entries {
 		fd, err := strconv.Atoi(e.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && int(cred.Pid) == pid {
 			fds = append(fds, fd)
 		}

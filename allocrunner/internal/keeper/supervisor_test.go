@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // TestALostKeeper is noticed at once: what it left running is killed before anybody hears of the end of the task, which
@@ -41,9 +42,7 @@ func TestALostKeeper(t *testing.T) {
 				waited <- err
 			}()
 		}
-		if err := unix.Kill(s.Keeper().PID, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGKILL))
 		said := []string{}
 		for range 2 {
 			err := <-waited
@@ -88,9 +87,7 @@ func TestALostKeeperHadWrittenDown(t *testing.T) {
 	for last, err := keeper.Last(dir); err != nil || last.Tasks[0].Exit == nil; last, err = keeper.Last(dir) {
 		unix.Poll(nil, 1) // the keeper writes by itself
 	}
-	if err := unix.Kill(s.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGKILL))
 	<-s.Settled()
 	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v; want the code that was written down", exit, err)
@@ -108,9 +105,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 		if _, err := first.Wait(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		if err := first.Detach(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, first.Detach())
 		for id := first.Keeper(); id.Runs(); unix.Poll(nil, 2) { // the client may not be missed yet by the first
 			unix.Kill(id.PID, unix.SIGTERM)
 		}
@@ -126,13 +121,9 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 		status := mustStart(t, s, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
 		child := next()
 		if stays {
-			if err := os.WriteFile(record, old, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(record, old, 0o600))
 		}
-		if err := unix.Kill(s.Keeper().PID, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGKILL))
 		exit, err := s.Wait(t.Context(), "t")
 		if !errors.Is(err, drivers.ErrLost) ||
 			!strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
@@ -205,16 +196,12 @@ func TestAFreshAllocation(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
 	status := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
-	if err := s.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Detach())
 	s, err := keeper.Supervise(t.Context(), supervised(dir), false)
 	if known, _ := s.Found(status.Task); err != nil || known.PID != status.PID {
 		t.Fatalf("%+v, %v", known, err)
 	}
-	if err := s.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Detach())
 	s, err = keeper.Supervise(t.Context(), supervised(dir), true)
 	if _, known := s.Found(status.Task); err != nil || known || lives(t, strconv.Itoa(status.PID)) {
 		t.Fatalf("%v, %v; want a new keeper, and the old process gone", known, err)
@@ -316,9 +303,7 @@ func TestAFrozenKeeper(t *testing.T) {
 		t.Errorf("the task that runs: %v", err)
 	case <-log.heard:
 	}
-	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(pid, unix.SIGCONT))
 	if err := <-started; err != nil { // else it is there, and the caller knows
 		if list, err := s.List(t.Context()); err != nil || len(list) != 1 {
 			t.Errorf("after a start that was given up: %+v, %v", list, err)
@@ -368,13 +353,9 @@ func TestALateRequest(t *testing.T) {
 			for unread(t, pid) == 0 {
 				unix.Poll(nil, 2)
 			}
-			if err := unix.Kill(first.PID, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, unix.Kill(first.PID, unix.SIGKILL))
 			hangUp(t, pid)
-			if err := unix.Kill(pid, unix.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, unix.Kill(pid, unix.SIGCONT))
 			if err := <-late; !errors.Is(err, drivers.ErrNotRunning) {
 				t.Errorf("a request for the process before: %v, want that it does not run", err)
 			}
@@ -390,9 +371,7 @@ func TestCloseEndsAStoppedKeeper(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
 	status := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
-	if err := unix.Kill(s.Keeper().PID, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGSTOP))
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -430,14 +409,10 @@ func TestCloseAfterTheKeeperWasLost(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
 	mustStart(t, s, script(dir, "t", "exec sleep 1000"))
-	if err := unix.Kill(s.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGKILL))
 	<-s.Settled()
 	// as one that is killed while it writes
-	if err := os.WriteFile(filepath.Join(dir, "keeper.json.new"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json.new"), nil, 0o600))
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -458,9 +433,7 @@ func TestCloseForcesAKeeper(t *testing.T) {
 	child := next()
 	id := s.Keeper()
 	for file, text := range map[string]string{"cgroup.procs": strconv.Itoa(id.PID), "cgroup.freeze": "1"} {
-		if err := os.WriteFile(filepath.Join(freezer, file), []byte(text), 0); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(freezer, file), []byte(text), 0))
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/internal/must"
 )
 
 // TestAPreparedKeeper: a process that Prepare has started is the keeper of the Config that has it. It ends when it gets
@@ -15,9 +16,7 @@ func TestAPreparedKeeper(t *testing.T) {
 	prepare := func(dir string) *keeper.Unready {
 		t.Helper()
 		u, err := keeper.Prepare(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		return u
 	}
 	gone := func(when string, pid int) {
@@ -29,9 +28,7 @@ func TestAPreparedKeeper(t *testing.T) {
 	cfg := supervised(t.TempDir())
 	cfg.Unused, cfg.Unready = true, prepare(cfg.Dir)
 	s, err := keeper.Supervise(t.Context(), cfg, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	if s.Keeper().PID != cfg.Unready.PID() {
 		t.Errorf("the keeper is process %d, and process %d was prepared", s.Keeper().PID, cfg.Unready.PID())
 	}

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/internal/must"
 )
 
 // failing returns a program that becomes a keeper only when the file beside it is gone, and otherwise ends as said.
@@ -19,9 +20,7 @@ func failing(t *testing.T, ends string) (exe, fails string) {
 	dir := t.TempDir()
 	exe, fails = filepath.Join(dir, "keeper"), filepath.Join(dir, "fails")
 	text := fmt.Sprintf("#!/bin/sh\nif [ -e %s ]; then %s; fi\nexec /proc/%d/exe \"$@\"\n", fails, ends, os.Getpid())
-	if err := errors.Join(os.WriteFile(exe, []byte(text), 0o700), os.WriteFile(fails, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.WriteFile(exe, []byte(text), 0o700), os.WriteFile(fails, nil, 0o600)))
 	return exe, fails
 }
 
@@ -49,9 +48,7 @@ func TestAKeeperThatDiesWhileItStarts(t *testing.T) {
 	if _, _, err := s.View(t.Context()); err == nil {
 		t.Error("there is something to see")
 	}
-	if err := os.Remove(fails); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(fails))
 	mustStart(t, s, script(dir, "t", "exit 3"))
 	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", exit, err)
@@ -71,9 +68,7 @@ func TestResumedWithoutRoomForAKeeper(t *testing.T) {
 	}
 	for last, err := keeper.Last(dir); err != nil || last.Tasks[0].Exit == nil; last, err = keeper.Last(dir) {
 	}
-	if err := c.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Kill())
 	cfg := supervised(dir)
 	cfg.Exe, _ = failing(t, "exit 7")
 	for range 2 {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
+	"taskapi/internal/must"
 )
 
 func writeFrame(w io.Writer, text string) error {
@@ -40,18 +41,12 @@ func actAsKeeper(t *testing.T, dir string, act func(net.Conn) error) (acted <-ch
 	t.Helper()
 	self := identify(t, os.Getpid())
 	var here unix.Stat_t
-	if err := unix.Stat(dir, &here); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Stat(dir, &here))
 	record := fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q},"Dir":{"Device":%d,"Inode":%d}}`,
 		self.PID, self.Start, self.Boot, here.Dev, here.Ino)
-	if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(record), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(record), 0o600))
 	l, err := net.Listen("unix", filepath.Join(dir, "keeper.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { l.Close() })
 	result := make(chan error, 1)
 	go func() {
@@ -97,9 +92,7 @@ func TestATerminalForAnEarlierKeeper(t *testing.T) {
 		return errors.Join(err, writeFrame(conn, `{"ID":1,"Exec":{}}`))
 	})
 	c, err := keeper.Attach(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_, slave := pty(t)
 	_, err = c.Exec(t.Context(), interactive(dir, "tty", true, slave, dup(t, slave), dup(t, slave)))
 	if err := errors.Join(err, c.Detach(), <-served); err != nil {
@@ -116,13 +109,9 @@ func TestAnotherClientsVersion(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
 	conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer conn.Close()
-	if err := writeFrame(conn, `{"Version":99}`); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, writeFrame(conn, `{"Version":99}`))
 	if got, err := readFrame(conn); err != nil || got["Version"] != 3.0 {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -139,18 +128,12 @@ func TestAnUnknownRequest(t *testing.T) {
 	dir := t.TempDir()
 	start(t, keeper.Config{Dir: dir})
 	conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer conn.Close()
 	for _, text := range []string{`{"Version":3}`, `{"ID":1,"Op":"dance"}`, `{"ID":2,"Op":"list"}`} {
-		if err := writeFrame(conn, text); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, writeFrame(conn, text))
 		got, err := readFrame(conn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		refused := strings.Contains(fmt.Sprint(got["Err"]), `unknown operation "dance"`)
 		if refused != (got["ID"] == 1.0) {
 			t.Errorf("%s: %v", text, got)
@@ -169,13 +152,9 @@ func TestAnEarlierConnection(t *testing.T) {
 	var ended sync.WaitGroup
 	for range 20 {
 		conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer conn.Close()
-		if err := writeFrame(conn, `{"Version":3}`); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, writeFrame(conn, `{"Version":3}`))
 		ended.Go(func() { _, _ = io.Copy(io.Discard, conn) })
 	}
 	before := unread(t, pid)
@@ -190,9 +169,7 @@ func TestAnEarlierConnection(t *testing.T) {
 	for unread(t, pid) == before {
 		unix.Poll(nil, 2)
 	}
-	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(pid, unix.SIGCONT))
 	latest := <-attached
 	if latest == nil {
 		return

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 	"taskapi/internal/proc"
 )
 
@@ -34,9 +35,7 @@ func begin(t *testing.T, dir string) begun {
 		for comm := ""; comm != "sleep\n" || !proc.HasEnv(id.PID, mark(dir)); {
 			unix.Poll(nil, 1) // another process's doing
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id.PID))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			comm = string(text)
 		}
 	}
@@ -54,9 +53,7 @@ func (b begun) wantGone(t *testing.T) {
 
 func detach(t *testing.T, c *keeper.Client) {
 	t.Helper()
-	if err := c.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Detach())
 }
 
 // wipe removes what is in the directory, or the directory and makes it again.
@@ -65,14 +62,10 @@ func wipe(t *testing.T, dir string, names ...string) {
 	if len(names) == 0 {
 		for os.RemoveAll(dir) != nil { // the keeper was just writing its record
 		}
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Mkdir(dir, 0o755))
 	}
 	for _, name := range names {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Remove(filepath.Join(dir, name)))
 	}
 }
 
@@ -158,9 +151,7 @@ func TestADamagedRecord(t *testing.T) {
 			detach(t, b.Client)
 			wipe(t, dir, "keeper.json")
 			if text != "-" {
-				if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600))
 			}
 			next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})
 			if err != nil || !attached || next.Keeper() != b.Keeper() {
@@ -183,14 +174,10 @@ func TestADamagedRecord(t *testing.T) {
 func TestADamagedRecordOfAKilledKeeper(t *testing.T) {
 	dir := t.TempDir()
 	b := begin(t, dir)
-	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(b.Keeper().PID, unix.SIGKILL))
 	<-b.Done()
 	gone(t, b.Keeper())
-	if err := os.WriteFile(filepath.Join(dir, "keeper.json"), []byte("?"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json"), []byte("?"), 0o600))
 	next, attached, err := keeper.Open(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})
 	if err != nil || attached {
 		t.Fatal(attached, err)
@@ -243,9 +230,7 @@ func TestSweepCounts(t *testing.T) {
 		keeper.ErrKeeperRuns) {
 		t.Errorf("while the keeper runs: %v", err)
 	}
-	if err := unix.Kill(b.Keeper().PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Kill(b.Keeper().PID, unix.SIGKILL))
 	gone(t, b.Keeper())
 	left, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)})
 	if err != nil || len(left) != 1 || left["t"] != 1 {
@@ -269,9 +254,7 @@ func TestSearch(t *testing.T) {
 	want("with a task", true, false)
 	wipe(t, dir)
 	want("in a wiped directory", true, false)
-	if err := b.Keeper().Signal(unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Keeper().Signal(unix.SIGKILL))
 	gone(t, b.Keeper())
 	want("after the keeper was killed", false, false)
 	if _, err := keeper.End(t.Context(), cfg); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/allocrunner/drivers"
+	"taskapi/internal/must"
 )
 
 // TestSpecArrivesWhole: each of its fields, also those that a later version adds, and text that is no UTF-8.
@@ -23,13 +24,9 @@ func TestSpecArrivesWhole(t *testing.T) {
 	spec.Path, spec.Dir = "/bin/\xff", "/dir/\xfe"
 	spec.Args, spec.Env = append(spec.Args, "\xfd"), append(spec.Env, "A=\xfc")
 	var wire bytes.Buffer
-	if err := (&frameWriter{w: &wire}).write(request{ID: 1, Op: opStart, Spec: packSpec(spec)}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, (&frameWriter{w: &wire}).write(request{ID: 1, Op: opStart, Spec: packSpec(spec)}))
 	var got request
-	if err := readFrame(&wire, &got); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, readFrame(&wire, &got))
 	if diff := cmp.Diff(spec, got.Spec.unpack()); diff != "" {
 		t.Errorf("(-sent +received):\n%s", diff)
 	}

@@ -94,12 +94,10 @@ func TestALife(t *testing.T) {
 func TestResumed(t *testing.T) {
 	t.Parallel()
 	p := newProvider("nomad")
-	if err := p.Register(t.Context(), []*interfaces.ServiceInstance{
+	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{
 		instance("nomad", "", "web", "1"), instance("nomad", "", "gone", "1"), instance("nomad", "main", "db", "1"),
 		instance("nomad", "dead", "x", "1"),
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	p.Took()
 	r := registration.New(allocID, []interfaces.ServiceProvider{p})
 	r.Adopt()

@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/must"
 )
 
 // testTask returns a task whose process a test's supervisor stands for.
@@ -28,9 +29,7 @@ func newRunner(t *testing.T, starter Starter, cfg Config) *Runner {
 		cfg.Observer = nobody{}
 	}
 	r, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return r
 }
 
@@ -38,9 +37,7 @@ func newRunner(t *testing.T, starter Starter, cfg Config) *Runner {
 func restore(t *testing.T, r *Runner, saved interfaces.SavedTask, parent drivers.Supervisor) {
 	t.Helper()
 	saved.SetUp, saved.Handle = true, interfaces.Handle("{}")
-	if err := r.Restore(t.Context(), saved, drivers.Task{Task: testTask(), Processes: parent}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.Restore(t.Context(), saved, drivers.Task{Task: testTask(), Processes: parent}))
 }
 
 // ready is a starter with nothing to prepare.

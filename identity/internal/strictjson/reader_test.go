@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/identity/internal/strictjson"
+	"taskapi/internal/must"
 )
 
 var limits = strictjson.Limits{Depth: 4, Names: 100}
@@ -36,9 +37,7 @@ func TestReaderWalks(t *testing.T) {
 			r.Skip()
 		}
 	}
-	if err := r.End(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.End())
 	want := []string{"strueaé\n", "ifalse -12", "x", "y", "o.i7"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
@@ -143,9 +142,7 @@ func FuzzReader(f *testing.F) {
 			name := r.Name()
 			got[name] = r.Text()
 		}
-		if err := r.End(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.End())
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("values (-encoding/json +ours):\n%s", diff)
 		}

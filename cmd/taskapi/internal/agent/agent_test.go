@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // fakeRunner runs until it is killed, detached, or has saved a stop.
@@ -225,9 +226,7 @@ func TestAReplacementBegins(t *testing.T) {
 	close(r.save)
 	next := newAllocationOf("next")
 	text := &api.JobSubmission{Source: "next"}
-	if err := w.replace(t.Context(), next, text, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.replace(t.Context(), next, text, nil))
 	if present := w.present().text; present != nil {
 		t.Errorf("what runs was made from %+v, want what it was made from, which is not known", present)
 	}

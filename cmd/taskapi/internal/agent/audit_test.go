@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestAuditShared: a change is once in each log; it is made without a line where no log is required, and not at all
@@ -15,9 +17,7 @@ import (
 func TestAuditShared(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe") // which nobody reads
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Mkfifo(pipe, 0o600))
 	failed := errors.New("no such key")
 	first, second := Settings{AuditLog: filepath.Join(dir, "first")}, Settings{AuditLog: filepath.Join(dir, "second")}
 	required := Settings{AuditLog: first.AuditLog, AuditRequired: true}
@@ -43,9 +43,7 @@ func TestAuditShared(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, s := range []Settings{first, second} {
-				if err := os.RemoveAll(s.AuditLog); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.RemoveAll(s.AuditLog))
 			}
 			var log bytes.Buffer
 			made := false

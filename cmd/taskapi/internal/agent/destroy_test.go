@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // destroyHook counts its calls.
@@ -25,17 +26,13 @@ func TestDestroyRunsTheHooks(t *testing.T) {
 	const id = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 	dir := datadir.Dir(t.TempDir())
 	lock, err := dir.Lock(id, dir.Store("1"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer lock.Close()
 	group, job := "g", "ended"
 	alloc := &api.Allocation{ID: id, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete,
 		Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{Name: &group}}}}
 	err = errors.Join(lock.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}), lock.Reload())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var hook destroyHook
 	hooks := Hooks(Config{
 		Settings: DefaultSettings(), Lock: lock, Dir: dir, ID: id, Logger: slog.New(slog.DiscardHandler),

@@ -20,6 +20,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
+	"taskapi/internal/must"
 )
 
 // serveKeys serves the keys of a new ring until the test ends.
@@ -31,9 +32,7 @@ func serveKeys(t *testing.T, config KeyServerConfig) (*KeyServer, *identity.Keyr
 		config.Listen = "127.0.0.1:0"
 	}
 	server, err := ListenKeys(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -55,20 +54,14 @@ type answer struct {
 func askKeys(t *testing.T, method, url, host string) answer {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	r.Host = host
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	return answer{resp.StatusCode, string(body), resp.Header}
 }
 
@@ -94,9 +87,7 @@ func TestKeyServer(t *testing.T) {
 	if got := keys(); len(got) != 2 {
 		t.Errorf("after a rotation: keys %v", got)
 	}
-	if err := ring.Remove(first); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, ring.Remove(first))
 	if got := keys(); len(got) != 1 || got[0] == first {
 		t.Errorf("after a removal: keys %v", got)
 	}
@@ -146,9 +137,7 @@ func TestARotationByAnotherProcess(t *testing.T) {
 		}
 	}
 	server, err := ListenKeys(KeyServerConfig{Keyring: rings[0], Listen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer server.Close()
 	identitytest.Rotate(t, rings[1])
 	w := httptest.NewRecorder()
@@ -176,9 +165,7 @@ func TestKeysOverASocket(t *testing.T) {
 		t.Errorf("issuer %q", server.Issuer())
 	}
 	is, err := openIssuer("unix://"+path+",iss=other", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var following sync.WaitGroup
 	defer following.Wait()
@@ -236,9 +223,7 @@ func TestKeysOfAnotherUser(t *testing.T) {
 		err = unix.Listen(fd, 1)
 	})
 	listening.Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer unix.Close(fd)
 	if conn, err := dialTrusted(t.Context(), path); err == nil ||
 		!strings.Contains(err.Error(), "user 65534 listens there") {
@@ -267,8 +252,6 @@ func TestKeyServerAddresses(t *testing.T) {
 	server, err := ListenKeys(KeyServerConfig{
 		Listen: "0.0.0.0:0", Remote: true, Issuer: "http://keys.example", Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	server.Close()
 }

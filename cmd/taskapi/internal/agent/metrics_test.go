@@ -10,23 +10,21 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestScraperWarns of a port that any user can take while taskapi does not listen, and of no other address.
 func TestScraperWarns(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.9:0") // at which nobody else asks for a port
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	port := free.Addr().String()
 	free.Close()
 	for address, want := range map[string]bool{port: true, "127.0.0.1:0": false, "unix://" +
 		filepath.Join(t.TempDir(), "s"): false} {
 		var log strings.Builder
 		s, err := startScraper(address, false, slog.New(slog.NewTextHandler(&log, nil)), func(string) {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		s.close()
 		if got := strings.Contains(log.String(), "any user of this machine can listen on this port"); got != want {
 			t.Errorf("%s: %q", address, log.String())
@@ -39,18 +37,14 @@ func TestScraperOnASocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.sock")
 	at := make(chan string, 1)
 	s, err := startScraper("unix://"+path, false, slog.New(slog.DiscardHandler), func(url string) { at <- url })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer s.close()
 	s.serve(nil)
 	if url := <-at; url != "unix://"+path {
 		t.Errorf("served at %s", url)
 	}
 	conn, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET /v1/nothing HTTP/1.1\r\nHost: any\r\n\r\n")
 	if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil ||
@@ -66,9 +60,7 @@ func TestScraperOnASocket(t *testing.T) {
 func TestScraperHasNoOtherRoute(t *testing.T) {
 	at := make(chan string, 1)
 	s, err := startScraper("127.0.0.1:0", false, slog.New(slog.DiscardHandler), func(url string) { at <- url })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer s.close()
 	s.serve(nil)
 	address := strings.TrimSuffix(strings.TrimPrefix(<-at, "http://"), "/metrics")
@@ -76,9 +68,7 @@ func TestScraperHasNoOtherRoute(t *testing.T) {
 		"OPTIONS * HTTP/1.1", "OPTIONS /v1/allocations HTTP/1.1", "GET /v1/allocations HTTP/1.1", "GET * HTTP/1.1",
 	} {
 		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		defer conn.Close()
 		_, _ = io.WriteString(conn, head+"\r\nHost: localhost\r\n\r\n")
 		response, err := http.ReadResponse(bufio.NewReader(conn), nil)

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/handlers/apierror"
+	"taskapi/internal/must"
 )
 
 // hclJob returns a job file with what is put into the job.
@@ -70,9 +71,7 @@ func TestValidate(t *testing.T) {
 		var job api.Job
 		text := `{"ID":"other","Name":"other","Type":"service","TaskGroups":[{"Name":"g",` +
 			`"Tasks":[{"Name":"t","Driver":"raw_exec","Config":{"command":"/bin/true"}}]}]}`
-		if err := json.Unmarshal([]byte(strings.Replace(text, `"raw_exec"`, change, 1)), &job); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal([]byte(strings.Replace(text, `"raw_exec"`, change, 1)), &job))
 		return &job
 	}
 	if found, err := p.Validate(t.Context(), job(`"raw_exec"`)); err != nil || len(found.Errors) != 0 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 func TestIssuerFlag(t *testing.T) {
@@ -71,9 +72,7 @@ func mapping(t *testing.T, claims ...string) *identity.Mapping {
 	t.Helper()
 	m := new(identity.Mapping)
 	for i := 0; i < len(claims); i += 2 {
-		if err := m.Add(claims[i], claims[i+1]); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, m.Add(claims[i], claims[i+1]))
 	}
 	return m
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/allocrunner/consul"
+	"taskapi/internal/must"
 )
 
 // TestNext: which of several words about a setting counts.
@@ -61,9 +62,7 @@ func TestNext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			next, err := c.before.Next(c.given, file, func(key string) string { return c.env[key] })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			got := map[string]string{}
 			for _, v := range next.Values {
 				got[v.Key] = strings.Join(v.Texts, " ") + " " + v.From
@@ -75,9 +74,7 @@ func TestNext(t *testing.T) {
 				t.Errorf("Consul at %q, %v, want %q", s.ConsulAgent().Address, err, c.consul)
 			}
 			dir := t.TempDir()
-			if err := next.Save(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, next.Save(dir))
 			if kept, err := Read(dir); err != nil || !cmp.Equal(kept, next) {
 				t.Errorf("kept as %+v, %v; want %+v", kept, err, next)
 			}
@@ -89,16 +86,10 @@ func TestNext(t *testing.T) {
 func TestRecordWithoutValues(t *testing.T) {
 	dir := t.TempDir()
 	first, err := Record{}.Next(nil, nil, func(string) string { return "" })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Save(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, first.Save(dir))
 	kept, err := Read(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	next, err := kept.Next(nil, Values{{"isolate_users", []string{"true"}, "/f:1"}}, func(string) string { return "" })
 	if err != nil || len(next.Values) > 0 {
 		t.Errorf("%+v, %v, want no users", next, err)
@@ -112,9 +103,7 @@ func TestBadRecords(t *testing.T) {
 		"of another form": `{"host_ip":"127.0.0.1","policy":"nomad"}`,
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, recordName), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, recordName), []byte(text), 0o600))
 		if got, err := Read(dir); err == nil || !strings.Contains(err.Error(), recordName) {
 			t.Errorf("%s: %+v, %v, want an error that names the file", name, got, err)
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+
+	"taskapi/internal/must"
 )
 
 // TestRememberKeyFile: the settings file names any path, and has it once when several write it.
@@ -12,16 +14,12 @@ func TestRememberKeyFile(t *testing.T) {
 	dir := t.TempDir()
 	const file = "/keys/a \"${b}\" %{c}\\d"
 	before, err := SealKeyOf(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	var writers errgroup.Group
 	for range 8 {
 		writers.Go(func() error { return before.Remember(file) })
 	}
-	if err := writers.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, writers.Wait())
 	if got, err := SealKeyOf(dir); err != nil || got.File != file {
 		t.Errorf("%+v, %v, want %s", got, err, file)
 	}

@@ -18,6 +18,7 @@ import (
 	"taskapi/cmd/taskapi/internal/tokensync"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
+	"taskapi/internal/must"
 )
 
 // link is a machine's way to the store.
@@ -72,9 +73,7 @@ func background(t *testing.T, run ...func(context.Context)) (end func()) {
 func machine(t *testing.T, store cluster.Store) (*link, *revocation.List) {
 	t.Helper()
 	list, err := revocation.Open(revocation.Config{Dir: filepath.Join(t.TempDir(), "revocations")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { list.Close() })
 	l := &link{Store: store}
 	s := &tokensync.Revocations{Store: l, List: list, Logger: slog.New(slog.DiscardHandler)}
@@ -112,12 +111,8 @@ func TestRevocationsAreEverywhere(t *testing.T) {
 	until(t, "refused by one that comes later", func() bool { return late.Revoked(stolen) && late.Revoked(theirs) })
 	// When all is known, nobody writes.
 	_, before, err := store.Get(t.Context(), "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := tokensync.Publish(t.Context(), store, late); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
+	must.OK(t, tokensync.Publish(t.Context(), store, late))
 	if _, after, _ := store.Get(t.Context(), "k"); after != before {
 		t.Errorf("the store's index has become %d, from %d", after, before)
 	}
@@ -130,9 +125,7 @@ func TestOddRevocations(t *testing.T) {
 	if _, err := list.Add(revocation.Rule{TokenID: "one", Until: time.Now().Unix() + 100}); err != nil {
 		t.Fatal(err)
 	}
-	if err := tokensync.Publish(t.Context(), store, list); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, tokensync.Publish(t.Context(), store, list))
 	page, err := store.List(t.Context(), cluster.Span{Prefix: "fleet/revocations/"})
 	if err != nil || len(page.Entries) != 1 {
 		t.Fatal(page, err)
@@ -142,9 +135,7 @@ func TestOddRevocations(t *testing.T) {
 		"", "[", "{}", `{"before":1,"until":99999999999}`, `{"jti":"another","until":99999999999}`,
 	} {
 		_, err := store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte(value)}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		until(t, "written again", func() bool {
 			e, _, err := store.Get(t.Context(), key)
 			return err == nil && string(e.Value) == string(page.Entries[0].Value)
@@ -154,9 +145,7 @@ func TestOddRevocations(t *testing.T) {
 		t.Errorf("%+v", rules)
 	}
 	ahead := revocation.Rule{Task: "t", Before: time.Now().Unix() + 1000, Until: time.Now().Unix() + 2000}
-	if err := list.Merge([]revocation.Rule{ahead, {Task: "u", Before: 1, Until: 1}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, list.Merge([]revocation.Rule{ahead, {Task: "u", Before: 1, Until: 1}}))
 	rules := list.Rules()
 	if len(rules) != 2 || rules[1].Before > time.Now().Unix()+1 {
 		t.Errorf("%+v", rules)
@@ -167,9 +156,7 @@ func TestOddRevocations(t *testing.T) {
 func keysOf(t *testing.T, text []byte) (ids []string) {
 	t.Helper()
 	var set struct{ Keys []struct{ Kid string } }
-	if err := json.Unmarshal(text, &set); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(text, &set))
 	for _, k := range set.Keys {
 		ids = append(ids, k.Kid)
 	}
@@ -183,9 +170,7 @@ func TestKeys(t *testing.T) {
 	store := memory.New()
 	ring := func(alloc string) (*identity.Keyring, func()) {
 		k, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		s := &tokensync.Keys{Store: store.Open(), Ring: k, Alloc: alloc,
 			Logger: slog.New(slog.DiscardHandler)}
 		return k, background(t, s.Run, func(ctx context.Context) { k.Watch(ctx, s.Logger) })
@@ -201,13 +186,9 @@ func TestKeys(t *testing.T) {
 	first, other := a.Active().ID, b.Active().ID
 	wants("both", first, other)
 	rotated, err := b.Rotate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	wants("the rotated key, too", first, other, rotated.ID)
-	if err := b.Remove(other); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Remove(other))
 	wants("without the removed key", first, rotated.ID)
 	l.stale.Store(true)
 	if ids := keysOf(t, tokensync.AllKeys(t.Context(), l, a.JWKS())); len(ids) != 1 {
