@@ -33,20 +33,26 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestNextGoesOn: each time comes after the one before, for years.
+// TestNextGoesOn: each time comes after the one before, for years, and for a few times around each change of the clocks.
 func TestNextGoesOn(t *testing.T) {
 	for _, name := range []string{"America/Havana", "Asia/Gaza", "Africa/Cairo", "America/Santiago", "Asia/Beirut"} {
 		zone, err := time.LoadLocation(name)
 		must.OK(t, err)
-		for _, expression := range []string{"0 0 * * SUN", "15 1 1 * *", "30 2 * * *", "0 0 29 3 * *"} {
-			at := time.Date(2012, 1, 1, 0, 0, 0, 0, zone)
-			for at.Year() < 2028 {
+		begin, end := time.Date(2012, 1, 1, 0, 0, 0, 0, zone), time.Date(2028, 1, 1, 0, 0, 0, 0, zone)
+		goesOn := func(expression string, at time.Time, times int) {
+			for ; times > 0 && at.Before(end); times-- {
 				next, err := cron.Next(expression, at)
 				if err != nil || !next.After(at) {
 					t.Fatalf("%q in %s after %s: %s, %v", expression, name, at, next, err)
 				}
 				at = next
 			}
+		}
+		goesOn("15 1 1 * *", begin, 1000)
+		goesOn("0 0 29 3 *", begin, 1000)
+		for _, change := begin.ZoneBounds(); change.Before(end) && !change.IsZero(); _, change = change.ZoneBounds() {
+			goesOn("30 2 * * *", change.AddDate(0, 0, -3), 6)
+			goesOn("0 0 * * SUN", change.AddDate(0, 0, -15), 4)
 		}
 	}
 }
