@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -511,7 +512,11 @@ func TestHostileWatch(t *testing.T) {
 			var watches atomic.Int32
 			s := open(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
 				if !strings.HasSuffix(r.URL.Path, "/watch") {
-					text(`{"header":{"cluster_id":"1","revision":"9"}}`)(w, r)
+					revision := uint64(9)
+					if watches.Load() > 0 {
+						revision = math.MaxUint64 // never before an event: that would end the following for good
+					}
+					text(fmt.Sprintf(`{"header":{"cluster_id":"1","revision":"%d"}}`, revision))(w, r)
 					return
 				}
 				watches.Add(1)
