@@ -63,9 +63,7 @@ func TestExec(t *testing.T) {
 	r.untilState("t", "running")
 	s := r.exec(false,
 		`pwd; echo "$MINE"; cat /proc/self/cgroup; echo no >&2; read -r line; echo "got $line"; cat >/dev/null; exit 7`)
-	if _, err := io.WriteString(s.Stdin(), "hello\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(s.Stdin(), "hello\n"))(t)
 	must.OK(t, s.Stdin().Close())
 	out, errs, code := whole(t, s)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -153,9 +151,7 @@ func TestExecWithATerminal(t *testing.T) {
 	}
 	write := func(text string) {
 		t.Helper()
-		if _, err := io.WriteString(s.Stdin(), text); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(s.Stdin(), text))(t)
 	}
 	expect("xterm", "24 80")
 	write("by cat\n\x04") // the terminal's end of the file is cat's, not the session's
@@ -214,8 +210,7 @@ func TestExecsAreBounded(t *testing.T) {
 	r := run(t, "service", sleeping())
 	r.untilState("t", "running")
 	count := func() int {
-		entries, err := os.ReadDir("/proc/self/fd")
-		must.OK(t, err)
+		entries := must.Get(os.ReadDir("/proc/self/fd"))(t)
 		return len(entries)
 	}
 	before := count()
@@ -269,9 +264,8 @@ func TestExecClose(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := r.runner.Exec(ctx,
-		interfaces.ExecRequest{Task: "t", Command: []string{"sh", "-c", "echo $$; exec sleep 1000"}})
-	must.OK(t, err)
+	s := must.Get(r.runner.Exec(ctx,
+		interfaces.ExecRequest{Task: "t", Command: []string{"sh", "-c", "echo $$; exec sleep 1000"}}))(t)
 	defer s.Close()
 	program := proctest.ReadPID(t, bufio.NewReader(s.Stdout()))
 	cancel()

@@ -81,12 +81,9 @@ func TestAMissingCommandIsSaidToBeTheChecks(t *testing.T) {
 func TestABusyProgramIsAFailedAttempt(t *testing.T) {
 	t.Parallel()
 	data := must.Read(t, "/bin/true")
-	file, err := os.OpenFile(t.TempDir()+"/busy", os.O_CREATE|os.O_WRONLY, 0o755)
-	must.OK(t, err)
+	file := must.Get(os.OpenFile(t.TempDir()+"/busy", os.O_CREATE|os.O_WRONLY, 0o755))(t)
 	t.Cleanup(func() { file.Close() })
-	if _, err := file.Write(data); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(file.Write(data))(t)
 	var reason string
 	r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) {
 		c.OnEvent = func(_ string, e *api.TaskEvent) {

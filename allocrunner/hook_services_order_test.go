@@ -298,9 +298,7 @@ func TestTheNextRunner(t *testing.T) {
 			t.Errorf("called with %q at the start", got)
 		}
 		if end == "start" {
-			if _, err := next.task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Restored: true}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(next.task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Restored: true}))(t)
 			if got := provider.Took(); !slices.Equal(got, []string{"+task", "+task2"}) {
 				t.Errorf("called with %q for the task that runs", got)
 			}
@@ -348,9 +346,7 @@ func TestServicesThatAreSetUpLate(t *testing.T) {
 				}
 			}
 			prestart := func() {
-				if _, err := next.task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Restored: true}); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(next.task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Restored: true}))(t)
 			}
 			do("Prerun")
 			if started {

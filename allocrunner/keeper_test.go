@@ -84,8 +84,7 @@ func TestExecThroughAKilledKeeper(t *testing.T) {
 func TestLogsThroughAKilledKeeper(t *testing.T) {
 	r := restarted(t)
 	r.untilLines("alloc/logs/t.stdout.0", 1)
-	frames, err := r.runner.Files(nil).Logs("t", "stdout", interfaces.Span{Follow: true})
-	must.OK(t, err)
+	frames := must.Get(r.runner.Files(nil).Logs("t", "stdout", interfaces.Span{Follow: true}))(t)
 	defer frames.Close()
 	read, stop := context.WithTimeout(t.Context(), deadline)
 	defer stop()

@@ -180,12 +180,9 @@ func TestLifeOfATaskThatIsActedOn(t *testing.T) {
 			t.Errorf("version %d after %d restarts", *got.Job.Version, got.TaskStates["main"].Restarts)
 		}
 
-		s, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "main",
-			Command: []string{"sh", "-c", "cat; echo $COLOUR; exit 4"}})
-		must.OK(t, err)
-		if _, err := io.WriteString(s.Stdin(), "hello\n"); err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "main",
+			Command: []string{"sh", "-c", "cat; echo $COLOUR; exit 4"}}))(t)
+		must.Get(io.WriteString(s.Stdin(), "hello\n"))(t)
 		s.Stdin().Close()
 		if out, errs, code := whole(t, s); out != "hello\nblue\n" || errs != "" || code != 4 {
 			t.Errorf("%q, %q, code %d", out, errs, code)

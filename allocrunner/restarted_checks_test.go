@@ -21,8 +21,7 @@ import (
 // visited returns a port that counts who comes.
 func visited(t *testing.T) (port string, visits *atomic.Int64) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { listener.Close() })
 	visits = new(atomic.Int64)
 	go func() {

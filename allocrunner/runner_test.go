@@ -104,8 +104,7 @@ func beginWith(t *testing.T, factory interfaces.Factory, cfg interfaces.Config) 
 		}
 		r.events.note(task + ": " + e.Type)
 	}
-	made, err := factory(cfg)
-	must.OK(t, err)
+	made := must.Get(factory(cfg))(t)
 	runner := made.(*allocrunner.Runner)
 	ctx, cancel := context.WithCancel(t.Context())
 	r.runner, r.stop = runner, cancel

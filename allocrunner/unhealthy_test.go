@@ -67,8 +67,7 @@ func TestEachStartHasItsGrace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			listener, err := net.Listen("tcp", "127.0.0.1:0")
-			must.OK(t, err)
+			listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 			defer listener.Close()
 			port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
 			const grace = 400 * time.Millisecond

@@ -16,10 +16,9 @@ import (
 func TestClaimsAreTheAllocations(t *testing.T) {
 	w := newFixture(t)
 	other := identitytest.Keyring(t)
-	verifier, err := identity.NewVerifier(
+	verifier := must.Get(identity.NewVerifier(
 		identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: other}}},
-	)
-	must.OK(t, err)
+	))(t)
 	w.verifier.Verifier = verifier
 	sub := func(namespace, job, group, task, name string) string {
 		return identity.Subject("global", namespace, job, group, task, name)
@@ -74,8 +73,7 @@ func TestClaimsAreTheAllocations(t *testing.T) {
 
 // What a task may do is decided by its allocation's namespace, whatever its token would like.
 func TestPolicyIsTheAllocations(t *testing.T) {
-	policy, err := auth.ParsePolicy("p", []byte(`namespace "default" { policy = "deny" }`))
-	must.OK(t, err)
+	policy := must.Get(auth.ParsePolicy("p", []byte(`namespace "default" { policy = "deny" }`)))(t)
 	w := newFixture(t, func(c *auth.Config) { c.Policy = policy })
 	p, denial := w.authenticator.Authenticate(request(w.token(web)), web, peer)
 	if denial != nil || p.Capabilities.Has(auth.ReadJob) {
@@ -140,8 +138,7 @@ func testRecheck(t *testing.T) {
 	short := w.with(web, func(c *identity.Claims) { c.ExpiresAt = time.Now().Unix() + 1 })
 	enter := func(token string) (again func() auth.Reason) {
 		r := request(token)
-		p, denial := w.authenticator.Authenticate(r, web, peer)
-		must.OK(t, denial)
+		p := must.Get(w.authenticator.Authenticate(r, web, peer))(t)
 		return func() auth.Reason {
 			if denial := w.authenticator.Recheck(r, p, web, peer); denial != nil {
 				return denial.Reason
@@ -169,9 +166,7 @@ func testRecheck(t *testing.T) {
 	w.allocs.become(demo)
 	check("back", lasting, auth.NotRefused)
 	old := w.ring.Active().ID
-	if _, err := w.ring.Rotate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.ring.Rotate())(t)
 	must.OK(t, w.ring.Remove(old))
 	check("key removed", lasting, auth.KeyRemoved)
 	if denial := w.authenticator.Recheck(request(""), &auth.Principal{Capabilities: auth.All}, web, peer); denial == nil {

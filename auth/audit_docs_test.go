@@ -16,8 +16,7 @@ import (
 
 // TestAuditFieldsAreDocumented holds the table of fields in docs/security.md to the comments of Record's fields.
 func TestAuditFieldsAreDocumented(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "audit_record.go", nil, parser.ParseComments)
-	must.OK(t, err)
+	file := must.Get(parser.ParseFile(token.NewFileSet(), "audit_record.go", nil, parser.ParseComments))(t)
 	var want strings.Builder
 	want.WriteString("| field | is |\n|---|---|\n")
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -26,8 +25,7 @@ func TestAuditFieldsAreDocumented(t *testing.T) {
 			return true
 		}
 		for _, field := range spec.Type.(*ast.StructType).Fields.List {
-			tag, err := strconv.Unquote(field.Tag.Value)
-			must.OK(t, err)
+			tag := must.Get(strconv.Unquote(field.Tag.Value))(t)
 			name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
 			words := strings.Join(strings.Fields(field.Doc.Text()), " ")
 			if words == "" {

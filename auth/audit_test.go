@@ -126,8 +126,7 @@ func TestRecordOfARequest(t *testing.T) {
 	claims := claimsOf(web)
 	claims.ID, claims.Issuer = "id-\u202e1", "https://issuer/"+strings.Repeat("i", 400)
 	jwt := identitytest.Sign(t, w.ring, claims)
-	p, denial := w.authenticator.Authenticate(request(jwt), web, peer)
-	must.OK(t, denial)
+	p := must.Get(w.authenticator.Authenticate(request(jwt), web, peer))(t)
 	for _, test := range []struct {
 		method, path, wantMethod, wantPath string
 		status                             int
@@ -406,8 +405,7 @@ func TestAuditLogThatFails(t *testing.T) {
 func TestReaderThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader, writer := net.Pipe()
-		log, err := auth.NewAuditLog(auth.AuditConfig{Open: func() (io.WriteCloser, error) { return writer, nil }})
-		must.OK(t, err)
+		log := must.Get(auth.NewAuditLog(auth.AuditConfig{Open: func() (io.WriteCloser, error) { return writer, nil }}))(t)
 		start := time.Now()
 		for status := range 500 { // each of its own kind
 			log.Audit(auth.Record{Time: time.Now(), Outcome: auth.Failed, Status: status})

@@ -71,8 +71,7 @@ func TestCredentials(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			raw := "GET /v1/agent/health?token=" + good + "&X-Nomad-Token=" + good + " HTTP/1.1\nHost: x\n" + test.head + "\n\n"
-			r, err := http.ReadRequest(bufio.NewReaderSize(strings.NewReader(raw), 16<<10))
-			must.OK(t, err)
+			r := must.Get(http.ReadRequest(bufio.NewReaderSize(strings.NewReader(raw), 16<<10)))(t)
 			got := auth.NotRefused
 			if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
 				got = denial.Reason
@@ -88,8 +87,7 @@ func TestEveryMethodAndPath(t *testing.T) {
 	w := newFixture(t)
 	for _, line := range []string{"OPTIONS *", "CONNECT host:1", "PRI *", "TRACE /", "GET //v1//x", "GET /v1/../etc",
 		"GET /%00", "get /", "GET http://h/x"} {
-		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(line + " HTTP/1.1\nHost: x\n\n")))
-		must.OK(t, err)
+		r := must.Get(http.ReadRequest(bufio.NewReader(strings.NewReader(line + " HTTP/1.1\nHost: x\n\n"))))(t)
 		if p, denial := w.authenticator.Authenticate(r, web, peer); p != nil || denial == nil ||
 			denial.Reason.Status() != http.StatusUnauthorized {
 			t.Errorf("%s without a token: %v, %v", line, p, denial)
@@ -154,8 +152,7 @@ func TestTokens(t *testing.T) {
 }
 
 func TestPrincipal(t *testing.T) {
-	policy, err := auth.ParsePolicy("p", []byte(`task "web" { deny = ["read-fs"] }`))
-	must.OK(t, err)
+	policy := must.Get(auth.ParsePolicy("p", []byte(`task "web" { deny = ["read-fs"] }`)))(t)
 	w := newFixture(t, func(c *auth.Config) { c.Policy = policy })
 	for _, test := range []struct {
 		owner auth.Owner
@@ -169,8 +166,7 @@ func TestPrincipal(t *testing.T) {
 		claims.ID = "jti"
 		want := &auth.Principal{Claims: claims, TaskGroup: demo.TaskGroup, KeyID: w.ring.List()[0].ID,
 			Capabilities: test.want}
-		got, denial := w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), test.owner, peer)
-		must.OK(t, denial)
+		got := must.Get(w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), test.owner, peer))(t)
 		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(auth.Principal{})); diff != "" {
 			t.Error(diff)
 		}
@@ -231,9 +227,7 @@ func TestRevocationIsImmediate(t *testing.T) {
 		w.allocs.set(allocID, auth.Live)
 		w.expect("live again", token, web, auth.NotRefused)
 
-		if _, err := w.ring.Rotate(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(w.ring.Rotate())(t)
 		w.expect("key rotated", token, web, auth.NotRefused)
 		must.OK(t, w.ring.Remove(old))
 		w.expect("key removed", token, web, auth.KeyRemoved)

@@ -141,10 +141,9 @@ func TestRefusalsEndWithTheirCause(t *testing.T) {
 
 		// The key of another ring, added to what the verifier trusts.
 		other, sources := identitytest.Keyring(t), &swappable{set: new(identity.KeySet)}
-		verifier, err := identity.NewVerifier(
+		verifier := must.Get(identity.NewVerifier(
 			identity.VerifierConfig{Local: w.ring, Foreign: []identity.Issuer{{Keys: sources}}},
-		)
-		must.OK(t, err)
+		))(t)
 		w.verifier.Verifier = verifier
 		foreign := identitytest.Sign(t, other, claimsOf(web))
 		w.expect("before the key", foreign, web, auth.UnknownKey)
@@ -248,7 +247,6 @@ func residentBytes(t *testing.T) int {
 	runtime.GC()
 	status := must.Read(t, "/proc/self/status")
 	_, rest, _ := strings.Cut(string(status), "VmRSS:")
-	kib, err := strconv.Atoi(strings.Fields(rest)[0])
-	must.OK(t, err)
+	kib := must.Get(strconv.Atoi(strings.Fields(rest)[0]))(t)
 	return kib << 10
 }

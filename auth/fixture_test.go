@@ -120,8 +120,7 @@ func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
 func newAuditLog(tb testing.TB, config auth.AuditConfig, w io.Writer) *auth.AuditLog {
 	tb.Helper()
 	config.Open = func() (io.WriteCloser, error) { return nopCloser{w}, nil }
-	log, err := auth.NewAuditLog(config)
-	must.OK(tb, err)
+	log := must.Get(auth.NewAuditLog(config))(tb)
 	tb.Cleanup(func() { _ = log.Close() })
 	return log
 }

@@ -38,9 +38,8 @@ func trusting(t *testing.T, is identity.Issuer, at *time.Time) *fixture {
 	w := newFixture(t, func(c *auth.Config) {
 		c.Now = func() time.Time { return *at }
 	})
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{
-		Local: identitytest.Keyring(t), Foreign: []identity.Issuer{is}})
-	must.OK(t, err)
+	verifier := must.Get(identity.NewVerifier(identity.VerifierConfig{
+		Local: identitytest.Keyring(t), Foreign: []identity.Issuer{is}}))(t)
 	w.verifier.Verifier = verifier
 	return w
 }
@@ -48,8 +47,7 @@ func trusting(t *testing.T, is identity.Issuer, at *time.Time) *fixture {
 // TestNomadsIdentities: what a Nomad agent issued is good for its own task alone, and without exp only if that is
 // allowed.
 func TestNomadsIdentities(t *testing.T) {
-	keys, err := identity.ParseJWKS([]byte(recorded(t, "jwks.json")))
-	must.OK(t, err)
+	keys := must.Get(identity.ParseJWKS([]byte(recorded(t, "jwks.json"))))(t)
 	now := nomadIssuedAt.Add(time.Minute)
 	w := trusting(t, identity.Issuer{Keys: keys, NoExpiry: true}, &now)
 	w.allocs.set(nomadAllocation, auth.Live)
@@ -90,11 +88,9 @@ func TestNomadsIdentities(t *testing.T) {
 // TestMappedIssuer: a token that names no allocation is good on the socket of the task that it names, and as the
 // allocation's own.
 func TestMappedIssuer(t *testing.T) {
-	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must.OK(t, err)
+	signer := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	key := badtokens.NewKey("spire", signer)
-	keys, err := key.KeySet()
-	must.OK(t, err)
+	keys := must.Get(key.KeySet())(t)
 	m := new(identity.Mapping)
 	must.OK(t, m.Add("sub", "spiffe://example.org/ns/{namespace}/task/{task}"))
 	now := time.Now()
@@ -125,15 +121,13 @@ func TestMappedIssuer(t *testing.T) {
 func TestABadClaimCostsALookUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // limited callers are delayed
 		now := nomadIssuedAt.Add(time.Minute)
-		keys, err := identity.ParseJWKS([]byte(recorded(t, "jwks.json")))
-		must.OK(t, err)
+		keys := must.Get(identity.ParseJWKS([]byte(recorded(t, "jwks.json"))))(t)
 		w := newFixture(t, func(c *auth.Config) {
 			c.Now = func() time.Time { return now }
 			c.Limits = auth.Limits{Set: limitset.Set{AllFailedLookups: limitset.Off}}
 		})
-		verifier, err := identity.NewVerifier(identity.VerifierConfig{
-			Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: keys}}})
-		must.OK(t, err)
+		verifier := must.Get(identity.NewVerifier(identity.VerifierConfig{
+			Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: keys}}}))(t)
 		w.verifier.Verifier = verifier
 		limited := 0
 		for range 100 {

@@ -329,8 +329,7 @@ func TestRequestsAreLimited(t *testing.T) {
 // TestOffIsOff: hundreds of bad tokens are each refused for their own reason at once.
 func TestOffIsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		set, err := limitset.Default().With("off")
-		must.OK(t, err)
+		set := must.Get(limitset.Default().With("off"))(t)
 		w := newFixture(t, func(c *auth.Config) {
 			c.Limits = auth.Limits{Set: set}
 		})

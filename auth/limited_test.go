@@ -100,9 +100,7 @@ func TestStaleRefusalIsDropped(t *testing.T) {
 	w.expect("forged", forge(w.token(web), 1), web, auth.BadSignature)
 	forged, old := forge(w.token(web), 2), w.ring.Active().ID
 	w.expect("forged", forged, web, auth.BadSignature)
-	if _, err := w.ring.Rotate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.ring.Rotate())(t)
 	must.OK(t, w.ring.Remove(old))
 	w.expect("without the key", forged, web, auth.UnknownKey) // which is not remembered
 	if got := w.authenticator.Stats().Cached.Bad; got != 1 {

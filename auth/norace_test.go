@@ -30,8 +30,7 @@ func TestCachedTakesNoMemory(t *testing.T) {
 func TestRecheckTakesNoMemory(t *testing.T) {
 	w := newFixture(t)
 	r := request(w.token(web))
-	p, denial := w.authenticator.Authenticate(r, web, peer)
-	must.OK(t, denial)
+	p := must.Get(w.authenticator.Authenticate(r, web, peer))(t)
 	if got := testing.AllocsPerRun(100, func() { w.authenticator.Recheck(r, p, web, peer) }); got != 0 {
 		t.Errorf("a recheck costs %v allocations", got)
 	}

@@ -93,8 +93,7 @@ func TestPolicy(t *testing.T) {
 		}`, "default", "web", defaults},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			policy, err := auth.ParsePolicy("p.hcl", []byte(spread(test.policy)))
-			must.OK(t, err)
+			policy := must.Get(auth.ParsePolicy("p.hcl", []byte(spread(test.policy))))(t)
 			if got := policy.Task(test.namespace, test.task).String(); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
@@ -107,15 +106,14 @@ func TestPolicy(t *testing.T) {
 
 // A block that is about nothing here is named.
 func TestIdleBlocks(t *testing.T) {
-	policy, err := auth.ParsePolicy("p", []byte(`
+	policy := must.Get(auth.ParsePolicy("p", []byte(`
 		namespace "default" { capabilities = [] }
 		namespace "elsewhere" { policy = "read" }
 		namespace "*"       { policy = "deny" }
 		task "web"          { deny = ["read-logs"] }
 		task "w*"           { deny = ["read-fs"] }
 		task "d?"           { deny = ["read-fs"] }
-		task "sever"        { policy = "deny" }`))
-	must.OK(t, err)
+		task "sever"        { policy = "deny" }`)))(t)
 	want := []string{`namespace "elsewhere"`, `namespace "*"`, `task "sever"`, `task "w*"`}
 	if got := policy.Idle("default", []string{"web", "db"}); !slices.Equal(slices.Sorted(slices.Values(got)),
 		slices.Sorted(slices.Values(want))) {

@@ -15,17 +15,13 @@ import (
 // however warm the cache is; so is a request that waits. Others go on, and a token that is issued afterwards is good.
 func TestRevokedTokens(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "revocations")
-	mine, err := revocation.Open(revocation.Config{Dir: dir})
-	must.OK(t, err)
+	mine := must.Get(revocation.Open(revocation.Config{Dir: dir}))(t)
 	defer mine.Close()
-	theirs, err := revocation.Open(revocation.Config{Dir: dir})
-	must.OK(t, err)
+	theirs := must.Get(revocation.Open(revocation.Config{Dir: dir}))(t)
 	defer theirs.Close()
 	revoke := func(r revocation.Rule) {
 		t.Helper()
-		if _, err := theirs.Add(r); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(theirs.Add(r))(t)
 	}
 	w := newFixture(t, func(c *auth.Config) { c.Revocations = mine })
 	now := time.Now().Unix()

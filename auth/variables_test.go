@@ -24,8 +24,7 @@ func policyPrincipal(t *testing.T, policy *auth.Policy) *auth.Principal {
 	w.allocs.become(alloc)
 	claims := claimsOf(web)
 	claims.Subject = identity.Subject("global", namespace, jobID, group, "web", identity.DefaultName)
-	principal, denial := w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), web, peer)
-	must.OK(t, denial)
+	principal := must.Get(w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), web, peer))(t)
 	return principal
 }
 
@@ -149,8 +148,7 @@ func TestVariables(t *testing.T) {
 			with(implicitPaths, map[string]string{"a": "write"})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			policy, err := auth.ParsePolicy("p.hcl", []byte(spread(test.policy)))
-			must.OK(t, err)
+			policy := must.Get(auth.ParsePolicy("p.hcl", []byte(spread(test.policy))))(t)
 			principal := policyPrincipal(t, policy)
 			for path, want := range test.want {
 				if got := rightsOf(principal, namespace, path); got != want {

@@ -64,8 +64,7 @@ func cutAfter(t *testing.T, c net.Conn) time.Duration {
 // answer reads a status.
 func answer(t *testing.T, c net.Conn) int {
 	t.Helper()
-	response, err := http.ReadResponse(bufio.NewReader(c), nil)
-	must.OK(t, err)
+	response := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 	return readReply(t, response).Status
 }
 

@@ -153,9 +153,8 @@ func TestDeploymentEvents(t *testing.T) {
 		streaming(log)).sdk(t, operator)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicDeployment: {"demo"}}, 0,
-		&api.QueryOptions{})
-	must.OK(t, err)
+	stream := must.Get(client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicDeployment: {"demo"}}, 0,
+		&api.QueryOptions{}))(t)
 	list = []*api.Deployment{{ID: runningID, JobID: "demo", Namespace: "default", Status: "running", CreateIndex: 31,
 		ModifyIndex: 31}, list[0]}
 	put(t, log, 31, nil)

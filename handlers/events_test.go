@@ -94,8 +94,7 @@ func put(tb testing.TB, log *events.Log, index uint64, change func(*api.Allocati
 
 // TestEventsAsRecorded holds the stream against that of a Nomad agent, line by line.
 func TestEventsAsRecorded(t *testing.T) {
-	recording, err := os.ReadFile("testdata/event-stream.ndjson")
-	must.OK(t, err)
+	recording := must.Read(t, "testdata/event-stream.ndjson")
 	lines := strings.Split(strings.TrimSpace(string(recording)), "\n")
 	log := events.New()
 	job := newAlloc(t).snapshot().Job
@@ -114,11 +113,8 @@ func TestEventsAsRecorded(t *testing.T) {
 		c.SigningKeyID = func() string { return signingKeyID }
 	})
 	c := s.dial(t)
-	if _, err := io.WriteString(c.Conn, head("GET", streamPath+"?topic=Allocation", goodToken, "")); err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.ReadResponse(c.Reader, nil)
-	must.OK(t, err)
+	must.Get(io.WriteString(c.Conn, head("GET", streamPath+"?topic=Allocation", goodToken, "")))(t)
+	response := must.Get(http.ReadResponse(c.Reader, nil))(t)
 	if got := response.Header.Get("Content-Type"); got != "application/json" {
 		t.Errorf("content type = %q", got)
 	}
@@ -209,11 +205,8 @@ func TestEventFilters(t *testing.T) {
 			}
 			s := newServer(t, touched(t, log, 60), streaming(log))
 			c := s.dial(t)
-			if _, err := io.WriteString(c.Conn, head("GET", streamPath+query, goodToken, "")); err != nil {
-				t.Fatal(err)
-			}
-			response, err := http.ReadResponse(c.Reader, nil)
-			must.OK(t, err)
+			must.Get(io.WriteString(c.Conn, head("GET", streamPath+query, goodToken, "")))(t)
+			response := must.Get(http.ReadResponse(c.Reader, nil))(t)
 			defer response.Body.Close()
 			go s.stop() // it ends the stream, with what there is to tell
 			if got := indexes(t, response.Body); !slices.Equal(got, want) {
@@ -278,8 +271,7 @@ func TestStreamIsAuthenticated(t *testing.T) {
 		sdk(t, sign(func(*identity.Claims) {}))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := client.EventStream().Stream(ctx, nil, 0, &api.QueryOptions{})
-	must.OK(t, err)
+	stream := must.Get(client.EventStream().Stream(ctx, nil, 0, &api.QueryOptions{}))(t)
 	put(t, log, 40, nil)
 	if got := next(t, stream); got.Index != 40 {
 		t.Errorf("event = %d, want 40", got.Index)

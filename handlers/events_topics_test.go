@@ -83,8 +83,7 @@ func TestSDKTopics(t *testing.T) {
 		t.Errorf("evaluation = %+v, %v", placed, err)
 	}
 
-	stopped, err := client.Allocations().Stop(&api.Allocation{ID: allocID}, nil)
-	must.OK(t, err)
+	stopped := must.Get(client.Allocations().Stop(&api.Allocation{ID: allocID}, nil))(t)
 	line := next(t, stream)
 	if diff := cmp.Diff([]string{"Evaluation AllocationUpdateDesiredStatus", "Evaluation EvaluationUpdated",
 		"Allocation AllocationUpdated"}, topicsOf(line)); diff != "" || line.Index != 41 {
@@ -117,10 +116,8 @@ func TestSDKTopics(t *testing.T) {
 	}
 
 	alloc.touch = func() bool { return false } // it has ended
-	if _, err := client.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"a": new("b")}},
-		nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(client.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"a": new("b")}},
+		nil))(t)
 	line = next(t, stream)
 	if diff := cmp.Diff([]string{"Node NodeRegistration"}, topicsOf(line)); diff != "" || line.Index != 50 {
 		t.Errorf("metadata: index %d -want +got\n%s", line.Index, diff)
@@ -215,8 +212,7 @@ func TestServiceEventsAfterTheLastIndex(t *testing.T) {
 	log.FollowServices(services)
 	put(t, log, 40, nil)
 	services.put(web, false)
-	stream, err := client.Raw().Response(streamPath+"?index=41", nil)
-	must.OK(t, err)
+	stream := must.Get(client.Raw().Response(streamPath+"?index=41", nil))(t)
 	defer stream.Close()
 	lines := bufio.NewScanner(stream)
 	for range 2 { // the second heartbeat follows what there was
@@ -248,11 +244,8 @@ func streamed(t *testing.T, s *server, token, query string) (all []string) {
 func streamedUntil(t *testing.T, s *server, token, query, last string) (all []string) {
 	t.Helper()
 	c := s.dial(t)
-	if _, err := io.WriteString(c.Conn, head("GET", streamPath+query, token, "")); err != nil {
-		t.Fatal(err)
-	}
-	response, err := http.ReadResponse(c.Reader, nil)
-	must.OK(t, err)
+	must.Get(io.WriteString(c.Conn, head("GET", streamPath+query, token, "")))(t)
+	response := must.Get(http.ReadResponse(c.Reader, nil))(t)
 	defer response.Body.Close()
 	defer c.Close() // before: to close the body is to read it to its end, which does not come by itself
 	lines := bufio.NewScanner(response.Body)

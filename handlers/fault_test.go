@@ -16,6 +16,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/internal/must"
 )
 
 // TestFault: a fault answers known callers in the place of a route, is recorded as one, and nobody else learns of it.
@@ -42,10 +43,8 @@ func TestFault(t *testing.T) {
 		t.Errorf("GET without a token = %d, want 401", got.Status)
 	}
 	c := s.dial(t)
-	if _, err := io.WriteString(c.Conn, "POST /v1/search HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: poor\r\nContent-Length: "+
-		"0\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(c.Conn, "POST /v1/search HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: poor\r\nContent-Length: "+
+		"0\r\n\r\n"))(t)
 	if got, err := io.ReadAll(c); len(got) != 0 || err != nil {
 		t.Errorf("a connection that is cut off: %q, %v", got, err)
 	}

@@ -235,8 +235,7 @@ func TestFramesAsJSON(t *testing.T) {
 		if f.Offset != 0 {
 			line["Offset"] = f.Offset
 		}
-		text, err := json.Marshal(line)
-		must.OK(t, err)
+		text := must.Get(json.Marshal(line))(t)
 		want.Write(append(text, '\n'))
 	}
 	if diff := cmp.Diff(want.String(), got.Body); diff != "" {
@@ -404,8 +403,7 @@ func TestFileThatBreaksOff(t *testing.T) {
 		return &fakeFiles{frames: func() interfaces.Frames { return frames }}
 	}
 	s := newServer(t, alloc)
-	body, err := s.sdk(t, goodToken).AllocFS().Cat(&api.Allocation{ID: allocID}, "x", nil)
-	must.OK(t, err)
+	body := must.Get(s.sdk(t, goodToken).AllocFS().Cat(&api.Allocation{ID: allocID}, "x", nil))(t)
 	defer body.Close()
 	if got, err := io.ReadAll(body); string(got) != "one" || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("read %q, %v; want an unexpected end", got, err)

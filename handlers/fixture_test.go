@@ -220,8 +220,7 @@ var _ interface {
 // recorded returns a file of testdata, decoded.
 func recorded[T any](tb testing.TB, name string) T {
 	tb.Helper()
-	content, err := os.ReadFile(filepath.Join("testdata", name))
-	must.OK(tb, err)
+	content := must.Read(tb, filepath.Join("testdata", name))
 	var value T
 	if err := json.Unmarshal(content, &value); err != nil {
 		tb.Fatalf("%s: %v", name, err)
@@ -340,8 +339,7 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 	dir, err := os.MkdirTemp("", "handlers") // the path of a TempDir can be too long for a socket
 	must.OK(tb, err)
 	s.path = filepath.Join(dir, "api.sock")
-	listener, err := net.Listen("unix", s.path)
-	must.OK(tb, err)
+	listener := must.Get(net.Listen("unix", s.path))(tb)
 	ctx, cancel := context.WithCancel(tb.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -361,8 +359,7 @@ func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...fu
 // sdk returns the unmodified SDK over the socket.
 func (s *server) sdk(tb testing.TB, token string) *api.Client {
 	tb.Helper()
-	client, err := api.NewClient(&api.Config{Address: "unix://" + s.path, SecretID: token})
-	must.OK(tb, err)
+	client := must.Get(api.NewClient(&api.Config{Address: "unix://" + s.path, SecretID: token}))(tb)
 	tb.Cleanup(client.Close)
 	return client
 }
@@ -398,8 +395,7 @@ func (s *server) do(tb testing.TB, method, target, token, body string) reply {
 func readReply(tb testing.TB, response *http.Response) reply {
 	tb.Helper()
 	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	must.OK(tb, err)
+	content := must.Get(io.ReadAll(response.Body))(tb)
 	return reply{response.StatusCode, response.Header, string(content)}
 }
 
@@ -411,8 +407,7 @@ type conn struct {
 
 func (s *server) dial(tb testing.TB) conn {
 	tb.Helper()
-	raw, err := net.Dial("unix", s.path)
-	must.OK(tb, err)
+	raw := must.Get(net.Dial("unix", s.path))(tb)
 	tb.Cleanup(func() { _ = raw.Close() })
 	if err := raw.SetDeadline(time.Now().Add(time.Minute)); err != nil { // a hung test ends
 		tb.Fatal(err)
@@ -433,9 +428,7 @@ func (c conn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
 // send writes text and reads one answer to the method.
 func (c conn) send(tb testing.TB, method, text string) reply {
 	tb.Helper()
-	if _, err := io.WriteString(c.Conn, text); err != nil {
-		tb.Fatal(err)
-	}
+	must.Get(io.WriteString(c.Conn, text))(tb)
 	response, err := http.ReadResponse(c.Reader, &http.Request{Method: method})
 	if err != nil {
 		tb.Fatalf("%q: %v", text[:min(len(text), 80)], err)

@@ -29,13 +29,10 @@ func published(t *testing.T, store cluster.Store, status string) {
 			NodeID: otherNode, NodeName: "over there", ClientStatus: status},
 		"fleet/nodes/" + otherNode: &api.Node{ID: otherNode, Name: "over there", Status: "ready"},
 	} {
-		value, err := json.Marshal(v)
-		must.OK(t, err)
+		value := must.Get(json.Marshal(v))(t)
 		txn.Then = append(txn.Then, cluster.Operation{Key: key, Value: value})
 	}
-	if _, err := store.Commit(t.Context(), txn); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(store.Commit(t.Context(), txn))(t)
 }
 
 // fleetServer is a server whose operator sees the machines of a store.

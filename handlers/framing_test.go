@@ -42,8 +42,7 @@ func answers(t *testing.T, c net.Conn, text string, piece int) []int {
 		if err != nil {
 			return statuses
 		}
-		content, err := io.ReadAll(response.Body)
-		must.OK(t, err)
+		content := must.Get(io.ReadAll(response.Body))(t)
 		// that is net/http's
 		if text := string(content); response.StatusCode == 400 && text != ambiguousLength && text != "400 Bad Request" {
 			t.Errorf("400 %q, want %q", content, ambiguousLength)

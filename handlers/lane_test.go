@@ -140,8 +140,7 @@ func TestBadTokensInTheLane(t *testing.T) {
 	l := newLanes(t, authenticator)
 	const path = "/v1/allocations"
 	token := sign(func(*identity.Claims) {})
-	read, err := identity.Check(token)
-	must.OK(t, err)
+	read := must.Get(identity.Check(token))(t)
 	another := badtokens.NewKey("another", ed25519.NewKeyFromSeed(make([]byte, 32)))
 	good := badtokens.Good{Key: badtokens.NewKey(ring.Signer()), Now: time.Now(), Claims: read.Claims,
 		OtherKeyID: another.ID}
@@ -220,9 +219,7 @@ func TestHalfClosedInTheLane(t *testing.T) {
 	}
 	for name, c := range map[string]conn{"with": l.with, "without": l.without} {
 		before := l.repeats.taken()
-		if _, err := io.WriteString(c.Conn, text); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(c.Conn, text))(t)
 		must.OK(t, c.Conn.(*net.UnixConn).CloseWrite())
 		answer, err := http.ReadResponse(c.Reader, nil)
 		if err != nil {
@@ -244,8 +241,7 @@ func TestRevokedWhilePolled(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "revocations")
 	var lists [2]*revocation.List // as of two processes
 	for i := range lists {
-		list, err := revocation.Open(revocation.Config{Dir: dir})
-		must.OK(t, err)
+		list := must.Get(revocation.Open(revocation.Config{Dir: dir}))(t)
 		defer list.Close()
 		lists[i] = list
 	}
@@ -282,9 +278,7 @@ func TestRevokedWhilePolled(t *testing.T) {
 	}
 	answers.Wait()
 	begun.Store(true)
-	if _, err := lists[1].Add(revocation.Rule{TokenID: "stolen"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(lists[1].Add(revocation.Rule{TokenID: "stolen"}))(t)
 	revoked.Store(true)
 	for range 50 {
 		s.do(t, http.MethodGet, "/v1/allocations", sign(func(c *identity.Claims) { c.ID = "third" }), "")

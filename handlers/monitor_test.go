@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/handlers"
+	"taskapi/internal/must"
 )
 
 const monitorPath = "/v1/agent/monitor"
@@ -65,9 +66,7 @@ func TestMonitorPlain(t *testing.T) {
 	s := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Log = log })
 	c := s.dial(t)
 	text := head(http.MethodGet, monitorPath+"?plain=true&log_json=1&server_id=leader", operator, "")
-	if _, err := io.WriteString(c.Conn, text); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(c.Conn, text))(t)
 	response, err := http.ReadResponse(c.Reader, nil) // its body never ends, and to close it is to read it
 	if err != nil || response.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Fatalf("answer = %+v, %v", response, err)

@@ -90,9 +90,7 @@ func TestSDKMetadata(t *testing.T) {
 	if err != nil || set.Meta["rack"] != "r1" || *set.Dynamic["zone"] != "z" || set.Static == nil {
 		t.Fatalf("apply = %+v, %v", set, err)
 	}
-	if _, err := meta.Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"zone": nil}}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(meta.Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"zone": nil}}, nil))(t)
 	got, err := meta.Read("", nil)
 	if diff := cmp.Diff(&api.NodeMetaResponse{
 		Meta: map[string]string{"rack": "r1"}, Dynamic: map[string]*string{"rack": new("r1")}, Static: map[string]string{},

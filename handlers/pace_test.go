@@ -50,8 +50,7 @@ func TestStreamsArePaced(t *testing.T) {
 			c := s.Dials[0]()
 			defer c.Close()
 			go func() { _, _ = io.WriteString(c, head("GET", streamPath, goodToken, "")) }()
-			response, err := http.ReadResponse(bufio.NewReader(c), nil)
-			must.OK(t, err)
+			response := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 			open = append(open, bufio.NewReader(response.Body))
 		}
 		time.Sleep(time.Second)
@@ -89,9 +88,7 @@ func TestIdleStreamsPaceNobody(t *testing.T) {
 		c := s.Dials[1]()
 		defer c.Close()
 		go func() { _, _ = io.Copy(io.Discard, c) }()
-		if _, err := io.WriteString(c, head("GET", streamPath, goodToken, "")); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(c, head("GET", streamPath, goodToken, "")))(t)
 		synctest.Wait() // the stream is open
 		s.Ask(0, 1)
 		time.Sleep(35 * time.Second) // three heartbeats

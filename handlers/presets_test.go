@@ -93,8 +93,7 @@ var nomadMachine = map[string][]string{
 // no other.
 func TestPolicyOfTheMachine(t *testing.T) {
 	for block, want := range nomadMachine {
-		policy, err := auth.ParsePolicy("p.hcl", []byte("preset = \"nomad\"\n"+block))
-		must.OK(t, err)
+		policy := must.Get(auth.ParsePolicy("p.hcl", []byte("preset = \"nomad\"\n"+block)))(t)
 		set := policy.Task("default", "web")
 		for _, entry := range handlers.Routes() {
 			row, opens := rowOf(entry), set&entry.AnyOf != 0 && auth.ImplicitTask&entry.AnyOf == 0

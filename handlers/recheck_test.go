@@ -46,9 +46,7 @@ var meanwhile = []struct {
 	{"nothing", func(*testing.T, *changing, *identity.Keyring) {}, true},
 	{"the key is removed", func(t *testing.T, _ *changing, ring *identity.Keyring) {
 		old := ring.Active().ID
-		if _, err := ring.Rotate(); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(ring.Rotate())(t)
 		must.OK(t, ring.Remove(old))
 	}, false},
 	{"the token expires", func(*testing.T, *changing, *identity.Keyring) { time.Sleep(2 * time.Hour) }, false},

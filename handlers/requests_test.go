@@ -306,9 +306,7 @@ func TestClientGoesAway(t *testing.T) {
 	}
 	s := newServer(t, alloc)
 	c := s.dial(t)
-	if _, err := io.WriteString(c.Conn, head("GET", "/v1/allocations?index=34", goodToken, "")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(c.Conn, head("GET", "/v1/allocations?index=34", goodToken, "")))(t)
 	<-waiting
 	_ = c.Close()
 	if err := <-gone; !errors.Is(err, context.Canceled) {
@@ -337,15 +335,12 @@ func TestDrain(t *testing.T) {
 		&query:  head("GET", "/v1/allocations?index=34", goodToken, ""),
 		&action: head("PUT", restartPath, goodToken, ""),
 	} {
-		if _, err := io.WriteString(c.Conn, text); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(c.Conn, text))(t)
 		<-started
 	}
 	s.stop()
 	for _, c := range []conn{query, action} {
-		response, err := http.ReadResponse(c.Reader, nil)
-		must.OK(t, err)
+		response := must.Get(http.ReadResponse(c.Reader, nil))(t)
 		if got := readReply(t, response); got.Status != 200 {
 			t.Errorf("answer of a draining server = %d %q, want 200", got.Status, got.Body)
 		}
@@ -379,8 +374,7 @@ func TestNewNeedsItsFields(t *testing.T) {
 
 // TestRefusal: it is a whole response.
 func TestRefusal(t *testing.T) {
-	response, err := http.ReadResponse(bufio.NewReader(strings.NewReader(handlers.Refusal)), nil)
-	must.OK(t, err)
+	response := must.Get(http.ReadResponse(bufio.NewReader(strings.NewReader(handlers.Refusal)), nil))(t)
 	got := readReply(t, response)
 	if got.Status != 503 || got.Body != "too many connections" || !response.Close || got.Header.Get("Retry-After") != "1" {
 		t.Errorf("refusal = %+v, close %v", got, response.Close)

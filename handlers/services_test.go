@@ -314,10 +314,8 @@ func TestChoose(t *testing.T) {
 			}
 		}
 	}
-	if _, err := services.Deregister(t.Context(), "default", "db",
-		"_nomad-task-00000003-aaaa-bbbb-cccc-000000000000-group-web-db-p"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(services.Deregister(t.Context(), "default", "db",
+		"_nomad-task-00000003-aaaa-bbbb-cccc-000000000000-group-web-db-p"))(t)
 	if got := chosen("3|one"); !slices.Equal(got, []int{8000, 8001, 8002}) {
 		t.Errorf("with one gone: %v, want the others in their order", got)
 	}

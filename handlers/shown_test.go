@@ -104,8 +104,7 @@ func readSome(t *testing.T, s *server, entry route.Route, target, token string) 
 	}
 	c := s.dial(t)
 	fmt.Fprintf(c.Conn, "GET %s HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: %s\r\n\r\n", target, token)
-	response, err := http.ReadResponse(c.Reader, nil)
-	must.OK(t, err)
+	response := must.Get(http.ReadResponse(c.Reader, nil))(t)
 	defer c.Close() // which ends the body, too
 	var text strings.Builder
 	buffer := make([]byte, 1<<20)

@@ -56,8 +56,7 @@ func TestStatsOfNothing(t *testing.T) {
 	}
 	alloc.stats = sending(nothing)
 	s := newServer(t, alloc)
-	want, err := json.Marshal(nothing)
-	must.OK(t, err)
+	want := must.Get(json.Marshal(nothing))(t)
 	for _, query := range []string{"", "?task=server"} {
 		if got := s.do(t, http.MethodGet, "/v1/client/allocation/"+allocID+"/stats"+query, goodToken,
 			""); got.Status != 200 || got.Body != string(want) {

@@ -60,8 +60,7 @@ func TestEvaluations(t *testing.T) {
 	}
 	first := ""
 	for i := range 65 { // one more than are remembered
-		got, err := client.Allocations().Stop(&api.Allocation{ID: allocID}, nil)
-		must.OK(t, err)
+		got := must.Get(client.Allocations().Stop(&api.Allocation{ID: allocID}, nil))(t)
 		if <-stops; i == 0 {
 			first = got.EvalID
 		}

@@ -27,8 +27,7 @@ import (
 func openStream(t *testing.T, c net.Conn) *http.Response {
 	t.Helper()
 	go func() { _, _ = io.WriteString(c, head("GET", streamPath, goodToken, "")) }()
-	response, err := http.ReadResponse(bufio.NewReader(c), nil)
-	must.OK(t, err)
+	response := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 	return response
 }
 
@@ -149,8 +148,7 @@ func TestStreamsAreCounted(t *testing.T) {
 // TestStreamsAndWaitsAreSettings: what is set counts on a task's socket, and takes nothing from the operator's.
 func TestStreamsAndWaitsAreSettings(t *testing.T) {
 	few := func(c *handlers.Config) {
-		set, err := limitset.Default().With("streams=1,waits=1")
-		must.OK(t, err)
+		set := must.Get(limitset.Default().With("streams=1,waits=1"))(t)
 		c.Limits, c.Events = set, events.New()
 	}
 	alloc := newAlloc(t)
@@ -172,9 +170,7 @@ func TestStreamsAndWaitsAreSettings(t *testing.T) {
 		for i, want := range []int{200, test.want} {
 			c := test.s.dial(t).Conn
 			open = append(open, c)
-			if _, err := io.WriteString(c, head("GET", "/v1/event/stream", test.token, "")); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(io.WriteString(c, head("GET", "/v1/event/stream", test.token, "")))(t)
 			response, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil || response.StatusCode != want {
 				t.Fatalf("stream %d of %s = %v, %v; want %d", i, test.token, response, err, want)
@@ -182,9 +178,7 @@ func TestStreamsAndWaitsAreSettings(t *testing.T) {
 		}
 		first := test.s.dial(t).Conn
 		open = append(open, first)
-		if _, err := io.WriteString(first, head("GET", "/v1/allocation/"+allocID+"?index=34", test.token, "")); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(first, head("GET", "/v1/allocation/"+allocID+"?index=34", test.token, "")))(t)
 		<-waiting
 		if got := test.s.do(t, "GET", "/v1/allocation/"+allocID+"?index=34&wait=1ms", test.token,
 			""); got.Status != test.want {
@@ -218,8 +212,7 @@ func TestWaitsAreCounted(t *testing.T) {
 		c := dial()
 		defer c.Close()
 		ask(c, "?index=34")
-		response, err := http.ReadResponse(bufio.NewReader(c), nil)
-		must.OK(t, err)
+		response := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 		if got := readReply(t, response); got.Status != 429 || got.Header.Get("Retry-After") != "91" ||
 			got.Body != "64 blocking queries wait on this socket, and no more are possible" {
 			t.Errorf("one more = %d %q, Retry-After %q; want 429, 91", got.Status, got.Body, got.Header.Get("Retry-After"))

@@ -71,8 +71,7 @@ func TestWebsocket(t *testing.T) {
 	log := new(syncBuffer)
 	dir := must.ShortDir(t)
 	path := dir + "/api.sock"
-	listener, err := socket.Listen(socket.Config{Path: path, UID: -1, GID: -1})
-	must.OK(t, err)
+	listener := must.Get(socket.Listen(socket.Config{Path: path, UID: -1, GID: -1}))(t)
 	audited := new(server)
 	a := handlers.NewWithTestRoutes(handlers.Config{Server: handlers.Server{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log,
@@ -260,8 +259,7 @@ func TestUpgradedAreCountedWithStreams(t *testing.T) {
 		ask := func(path string) (net.Conn, int) {
 			c := dial()
 			go func() { _, _ = io.WriteString(c, head("GET", path, goodToken, "")) }()
-			response, err := http.ReadResponse(bufio.NewReader(c), nil)
-			must.OK(t, err)
+			response := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 			return c, response.StatusCode
 		}
 		var open []net.Conn
@@ -348,8 +346,7 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 	}
 	authenticator, sign := realAuthenticator(t)
 	dir := must.ShortDir(t)
-	listener, err := socket.Listen(socket.Config{Path: dir + "/api.sock", UID: -1, GID: -1})
-	must.OK(t, err)
+	listener := must.Get(socket.Listen(socket.Config{Path: dir + "/api.sock", UID: -1, GID: -1}))(t)
 	a := handlers.NewWithTestRoutes(handlers.Config{Server: handlers.Server{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil },
@@ -360,13 +357,10 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 	owner := taskSocket
 	owner.UID = uint32(os.Geteuid())
 	go func() { ended <- a.Serve(ctx, listener, owner) }()
-	client, err := socket.Dial(ctx, dir+"/api.sock")
-	must.OK(t, err)
+	client := must.Get(socket.Dial(ctx, dir+"/api.sock"))(t)
 	defer client.Close()
-	if _, err := io.WriteString(client, "GET "+upgradePath+" HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: "+
-		sign(func(*identity.Claims) {})+"\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(client, "GET "+upgradePath+" HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: "+
+		sign(func(*identity.Claims) {})+"\r\n\r\n"))(t)
 	conn := <-taken
 	_, _ = io.Copy(io.Discard, client) // its end: the handler has returned
 	stop()

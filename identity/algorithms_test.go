@@ -29,13 +29,11 @@ func signers(tb testing.TB) map[string]crypto.Signer {
 	tb.Helper()
 	all := map[string]crypto.Signer{}
 	for name, bits := range map[string]int{"RSA 2048": 2048, "RSA 4096": 4096} {
-		key, err := rsa.GenerateKey(rand.Reader, bits)
-		must.OK(tb, err)
+		key := must.Get(rsa.GenerateKey(rand.Reader, bits))(tb)
 		all[name] = key
 	}
 	for _, curve := range []elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()} {
-		key, err := ecdsa.GenerateKey(curve, rand.Reader)
-		must.OK(tb, err)
+		key := must.Get(ecdsa.GenerateKey(curve, rand.Reader))(tb)
 		all[curve.Params().Name] = key
 	}
 	return all
@@ -51,14 +49,12 @@ func TestOthersAgree(t *testing.T) {
 			claims.ExpiresAt, claims.IssuedAt, claims.NotBefore = time.Now().Unix()+3600, 0, 0
 			token := badtokens.Good{Key: key, Now: time.Now(), Claims: claims}.Token()
 
-			set, err := identity.ParseJWKS([]byte(document))
-			must.OK(t, err)
+			set := must.Get(identity.ParseJWKS([]byte(document)))(t)
 			if _, err := newVerifier(t, identity.VerifierConfig{Local: set}).Verify(token, time.Now()); err != nil {
 				t.Error(err)
 			}
 
-			parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.SignatureAlgorithm(key.Algorithm())})
-			must.OK(t, err)
+			parsed := must.Get(jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.SignatureAlgorithm(key.Algorithm())}))(t)
 			var read struct {
 				Task string `json:"nomad_task"`
 			}
@@ -66,8 +62,7 @@ func TestOthersAgree(t *testing.T) {
 				t.Errorf("go-jose: %v, task %q", err, read.Task)
 			}
 
-			keys, err := jwk.Parse([]byte(document))
-			must.OK(t, err)
+			keys := must.Get(jwk.Parse([]byte(document)))(t)
 			if _, err := jwx.Parse([]byte(token), jwx.WithKeySet(keys)); err != nil {
 				t.Errorf("jwx: %v", err)
 			}
@@ -154,13 +149,11 @@ func TestTheSetDecidesTheAlgorithm(t *testing.T) {
 	key := badtokens.NewKey("k", signers(t)["RSA 2048"])
 	token := badtokens.Good{Key: key, Now: epoch, Claims: taskClaims()}.Token()
 	set := func(more string) *identity.KeySet {
-		set, err := identity.ParseJWKS([]byte(`{"keys":[` + key.JWK(more) + `]}`))
-		must.OK(t, err)
+		set := must.Get(identity.ParseJWKS([]byte(`{"keys":[` + key.JWK(more) + `]}`)))(t)
 		return set
 	}
 	v := newVerifier(t, identity.VerifierConfig{Local: set("")})
-	verified, err := v.Verify(token, epoch)
-	must.OK(t, err)
+	verified := must.Get(v.Verify(token, epoch))(t)
 	other := newVerifier(t, identity.VerifierConfig{Local: set(`,"alg":"RS512"`)})
 	if _, err := other.Verify(token, epoch); err == nil || !strings.Contains(err.Error(), "alg is not that of the key") {
 		t.Errorf("RS256 by a key for RS512: %v", err)
@@ -176,13 +169,11 @@ func BenchmarkOtherAlgorithms(b *testing.B) {
 	for name, signer := range signers(b) {
 		b.Run(strings.ReplaceAll(name, " ", "-"), func(b *testing.B) {
 			key := badtokens.NewKey("k", signer)
-			set, err := key.KeySet()
-			must.OK(b, err)
+			set := must.Get(key.KeySet())(b)
 			v := newVerifier(b, identity.VerifierConfig{Local: set})
 			token := badtokens.Good{Key: key, Now: epoch, Claims: taskClaims()}.Token()
 			cut := strings.LastIndexByte(token, '.')
-			signature, err := base64.RawURLEncoding.DecodeString(token[cut+1:])
-			must.OK(b, err)
+			signature := must.Get(base64.RawURLEncoding.DecodeString(token[cut+1:]))(b)
 			verify := rawVerify(signer.Public(), token[:cut], signature)
 			var whole, raw []time.Duration
 			for b.Loop() {

@@ -36,8 +36,7 @@ func (f tokenIssuer) JWK(more string) string {
 // KeySet returns the set of the issuer's key.
 func (f tokenIssuer) KeySet(tb testing.TB) *identity.KeySet {
 	tb.Helper()
-	set, err := identity.ParseJWKS([]byte(`{"keys":[` + f.JWK("") + `]}`))
-	must.OK(tb, err)
+	set := must.Get(identity.ParseJWKS([]byte(`{"keys":[` + f.JWK("") + `]}`)))(tb)
 	return set
 }
 

@@ -25,8 +25,7 @@ func TestParseJWKS(t *testing.T) {
 	document := ` {"keys": [` + a.JWK(`,"use":"sig","alg":"EdDSA","key_ops":["verify"],"x5t":"?"`) + "," + skippedKey +
 		`,{"kty":"OKP","crv":"X25519","x":"AAAA"},{"kty":"EC","crv":"P-256","kid":"ec","use":"enc"},` + b.JWK("") +
 		`], "more": {"a": [1]}}` + "\n"
-	set, err := identity.ParseJWKS([]byte(document))
-	must.OK(t, err)
+	set := must.Get(identity.ParseJWKS([]byte(document)))(t)
 	if diff := cmp.Diff([]string{"a", "b"}, set.IDs()); diff != "" {
 		t.Errorf("keys (-want +got):\n%s", diff)
 	}
@@ -146,11 +145,8 @@ func TestRealKeysAreAccepted(t *testing.T) {
 func TestRingAsJWKS(t *testing.T) {
 	ring := identitytest.Keyring(t)
 	old := identitytest.Sign(t, ring, taskClaims())
-	if _, err := ring.Rotate(); err != nil {
-		t.Fatal(err)
-	}
-	set, err := identity.ParseJWKS(ring.JWKS())
-	must.OK(t, err)
+	must.Get(ring.Rotate())(t)
+	set := must.Get(identity.ParseJWKS(ring.JWKS()))(t)
 	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t), Foreign: []identity.Issuer{{Keys: set}}})
 	for name, token := range map[string]string{"old": old, "new": identitytest.Sign(t, ring, taskClaims())} {
 		if _, err := v.Verify(token, epoch); err != nil {

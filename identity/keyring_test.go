@@ -30,8 +30,7 @@ func open(dir string) (*identity.Keyring, error) {
 
 func mustOpen(tb testing.TB, dir string) *identity.Keyring {
 	tb.Helper()
-	ring, err := open(dir)
-	must.OK(tb, err)
+	ring := must.Get(open(dir))(tb)
 	return ring
 }
 
@@ -51,8 +50,7 @@ func TestKeyringIsMadeOnceAndPrivate(t *testing.T) {
 		modes[filepath.Join(dir, name)] = 0o600
 	}
 	for path, want := range modes {
-		info, err := os.Stat(path)
-		must.OK(t, err)
+		info := must.Get(os.Stat(path))(t)
 		if got := info.Mode().Perm(); got != want {
 			t.Errorf("%s has mode %o, want %o", path, got, want)
 		}
@@ -120,9 +118,7 @@ func TestReloadTakesOverWhatAnotherChanged(t *testing.T) {
 	if changed, err := mine.Reload(); changed || err != nil {
 		t.Errorf("reload without a change: %v, %v", changed, err)
 	}
-	if _, err := theirs.Rotate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(theirs.Rotate())(t)
 	if changed, err := mine.Reload(); !changed || err != nil {
 		t.Errorf("reload after a change: %v, %v", changed, err)
 	}
@@ -130,9 +126,7 @@ func TestReloadTakesOverWhatAnotherChanged(t *testing.T) {
 		t.Errorf("lists (-theirs +mine):\n%s", diff)
 	}
 	// Writing is from what is on disk, not from what was loaded last.
-	if _, err := theirs.Rotate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(theirs.Rotate())(t)
 	if _, err := mine.Rotate(); err != nil || len(mine.List()) != 4 {
 		t.Errorf("rotated by two in turn: %v, %v, want 4 keys", mine.List(), err)
 	}
@@ -204,8 +198,7 @@ func TestWatchSeesOtherProcesses(t *testing.T) {
 
 	operator := mustOpen(t, dir)
 	start := time.Now()
-	rotated, err := operator.Rotate()
-	must.OK(t, err)
+	rotated := must.Get(operator.Rotate())(t)
 	eventually(t, "the new key signs", func() bool { return running.List()[0].ID == rotated.ID })
 	must.OK(t, operator.Remove(oldID))
 	eventually(t, "the removed key's token is refused", func() bool {
@@ -345,8 +338,7 @@ func TestEveryByteOfTheRingMatters(t *testing.T) {
 	mustOpen(t, dir)
 	for _, file := range []string{"keys.sealed", "seal.key"} {
 		path := filepath.Join(dir, file)
-		good, err := os.ReadFile(path)
-		must.OK(t, err)
+		good := must.Read(t, path)
 		for i := range good {
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << (i % 8)
@@ -425,23 +417,18 @@ func TestForeignOwnerIsRefused(t *testing.T) {
 
 func TestSealKeyElsewhere(t *testing.T) {
 	c := identity.KeyringConfig{Dir: t.TempDir() + "/keyring", SealKeyFile: t.TempDir() + "/seal"}
-	ring, err := identity.OpenKeyring(c)
-	must.OK(t, err)
+	ring := must.Get(identity.OpenKeyring(c))(t)
 	if _, err := os.Stat(c.Dir + "/seal.key"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a seal key in the ring's own directory: %v", err)
 	}
-	if _, err := ring.Rotate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(ring.Rotate())(t)
 	if _, err := open(c.Dir); !errors.Is(err, identity.ErrKeyringMissing) {
 		t.Errorf("without the seal key: %v, want ErrKeyringMissing", err)
 	}
 	// A seal key that is there already, as from a secret store at boot, seals a new ring.
 	second := identity.KeyringConfig{Dir: t.TempDir() + "/keyring", SealKeyFile: c.SealKeyFile}
 	before, _ := os.ReadFile(c.SealKeyFile)
-	if _, err := identity.OpenKeyring(second); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(identity.OpenKeyring(second))(t)
 	if after, _ := os.ReadFile(c.SealKeyFile); !bytes.Equal(before, after) {
 		t.Error("a seal key that was there was replaced")
 	}

@@ -12,15 +12,13 @@ import (
 
 func newRing(t *testing.T) *identity.Keyring {
 	t.Helper()
-	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")})
-	must.OK(t, err)
+	ring := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")}))(t)
 	return ring
 }
 
 func sealerOf(t *testing.T, ring *identity.Keyring, purpose string) *identity.Sealer {
 	t.Helper()
-	s, err := ring.Sealer(purpose)
-	must.OK(t, err)
+	s := must.Get(ring.Sealer(purpose))(t)
 	return s
 }
 
@@ -67,17 +65,12 @@ func TestSealerBinds(t *testing.T) {
 // that starts later.
 func TestSealerOutlivesKeys(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keyring")
-	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: dir})
-	must.OK(t, err)
-	sealed, err := sealerOf(t, ring, "variables").Seal([]byte("x"), "p")
-	must.OK(t, err)
+	ring := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: dir}))(t)
+	sealed := must.Get(sealerOf(t, ring, "variables").Seal([]byte("x"), "p"))(t)
 	first := ring.Active().ID
-	if _, err := ring.Rotate(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(ring.Rotate())(t)
 	must.OK(t, ring.Remove(first))
-	later, err := identity.OpenKeyring(identity.KeyringConfig{Dir: dir})
-	must.OK(t, err)
+	later := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: dir}))(t)
 	if got, err := sealerOf(t, later, "variables").Open(sealed, "p"); string(got) != "x" || err != nil {
 		t.Errorf("after a rotation and a removal: %q, %v", got, err)
 	}

@@ -33,8 +33,7 @@ func TestFileSourceFollowsItsFile(t *testing.T) {
 		t.Fatalf("no file: %v", err)
 	}
 	write(t, path, setOf(a), 0o644)
-	source, err := identity.OpenFileSource(path)
-	must.OK(t, err)
+	source := must.Get(identity.OpenFileSource(path))(t)
 	for _, step := range []struct {
 		name    string
 		do      func() error
@@ -80,8 +79,7 @@ func TestFileSourceExpires(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			write(t, path, set, 0o644)
-			source, err := identity.OpenFileSource(path)
-			must.OK(t, err)
+			source := must.Get(identity.OpenFileSource(path))(t)
 			must.OK(t, test.spoil())
 			time.Sleep(test.lasts - time.Nanosecond)
 			if _, err := source.Reload(); err == nil || source.Keys().Len() != 1 {
@@ -106,8 +104,7 @@ func TestFileSourceWatch(t *testing.T) {
 	a, b := newIssuer("a", 'a'), newIssuer("b", 'b')
 	path := t.TempDir() + "/jwks.json"
 	write(t, path, setOf(a), 0o644)
-	source, err := identity.OpenFileSource(path)
-	must.OK(t, err)
+	source := must.Get(identity.OpenFileSource(path))(t)
 	log := runWatch(t, source.Watch)
 	write(t, path, []byte("{"), 0o644)
 	eventually(t, "the bad set is reported", func() bool { return log.count("keys can't be reloaded") > 0 })
@@ -128,8 +125,7 @@ func TestFileSourceSeesChangesWithinOneTick(t *testing.T) {
 		must.OK(t, os.Chtimes(path, tick, tick))
 	}
 	put(newIssuer("a", 'a'))
-	source, err := identity.OpenFileSource(path)
-	must.OK(t, err)
+	source := must.Get(identity.OpenFileSource(path))(t)
 	put(newIssuer("b", 'b'))
 	if changed, err := source.Reload(); !changed || err != nil || !slices.Equal(source.Keys().IDs(), []string{"b"}) {
 		t.Errorf("changed %v, error %v, keys %v; want the new key", changed, err, source.Keys().IDs())
@@ -159,10 +155,9 @@ func TestURLSourceKeepsToItsSchedule(t *testing.T) {
 	a, b := newIssuer("a", 'a'), newIssuer("b", 'b')
 	synctest.Test(t, func(t *testing.T) {
 		issuer := &answers{start: time.Now(), list: []string{string(setOf(a)), "down", "503", "{", string(setOf(b)), "down"}}
-		source, err := identity.NewURLSource(identity.URLSourceConfig{
+		source := must.Get(identity.NewURLSource(identity.URLSourceConfig{
 			URL: "https://issuer.example/jwks", Transport: issuer,
-		})
-		must.OK(t, err)
+		}))(t)
 		if n := source.Keys().Len(); n != 0 {
 			t.Errorf("%d keys before Run", n)
 		}
@@ -227,8 +222,7 @@ func TestURLSourceFetches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(c.answer)
 			defer server.Close()
-			source, err := identity.NewURLSource(identity.URLSourceConfig{URL: server.URL})
-			must.OK(t, err)
+			source := must.Get(identity.NewURLSource(identity.URLSourceConfig{URL: server.URL}))(t)
 			log := runWatch(t, source.Run)
 			eventually(t, "the log says "+c.text, func() bool { return log.count(c.text) == 1 })
 			if got := source.Keys().Len(); got != c.keys {

@@ -62,8 +62,7 @@ func TestNomadsClaimsAreRead(t *testing.T) {
 	f := newIssuer("nomad", 'n')
 	v := newVerifier(t, identity.VerifierConfig{Local: identitytest.Keyring(t),
 		Foreign: []identity.Issuer{{Keys: f.KeySet(t), Name: "https://nomad.example"}}})
-	verified, err := v.Verify(f.Token(f.Header(""), asNomad), epoch)
-	must.OK(t, err)
+	verified := must.Get(v.Verify(f.Token(f.Header(""), asNomad), epoch))(t)
 	want := taskClaims()
 	want.ID, want.Issuer = "6a3f0c5e-93f7-1f5a-0b5c-0e5d3c0a7b11", "https://nomad.example"
 	if diff := cmp.Diff(want, verified.Claims); diff != "" {
@@ -116,8 +115,7 @@ func TestIssuers(t *testing.T) {
 func TestTimeOfAKeptToken(t *testing.T) {
 	f := newIssuer("f", 'f')
 	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t)})
-	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
-	must.OK(t, err)
+	verified := must.Get(v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch))(t)
 	for _, c := range []struct {
 		after time.Duration
 		want  identity.Reason
@@ -137,8 +135,7 @@ func TestTrusts(t *testing.T) {
 	local, foreign := &swap{}, &swap{}
 	v := newVerifier(t, identity.VerifierConfig{Local: local, Foreign: []identity.Issuer{{Keys: foreign}}})
 	local.set = f.KeySet(t)
-	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
-	must.OK(t, err)
+	verified := must.Get(v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch))(t)
 	for _, c := range []struct {
 		name           string
 		local, foreign *identity.KeySet
@@ -180,8 +177,7 @@ func TestLocalKeysWin(t *testing.T) {
 func TestKeptTokenCostsNothing(t *testing.T) {
 	f := newIssuer("f", 'f')
 	v := newVerifier(t, identity.VerifierConfig{Local: f.KeySet(t)})
-	verified, err := v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch)
-	must.OK(t, err)
+	verified := must.Get(v.Verify(f.Token(f.Header(""), goodClaims(epoch, "")), epoch))(t)
 	for name, use := range map[string]func(){
 		"good":          func() { _ = verified.CheckTime(epoch) },
 		"expired":       func() { _ = verified.CheckTime(epoch.Add(2 * time.Hour)) },
@@ -259,10 +255,8 @@ func TestWhatIsSignedVerifies(t *testing.T) {
 		} else {
 			want.Task = text.Draw(t, "task")
 		}
-		token, err := ring.Sign(want)
-		must.OK(t, err)
-		got, err := v.Verify(token, epoch)
-		must.OK(t, err)
+		token := must.Get(ring.Sign(want))(t)
+		got := must.Get(v.Verify(token, epoch))(t)
 		if diff := cmp.Diff(want, got.Claims); diff != "" {
 			t.Errorf("claims (-signed +verified):\n%s", diff)
 		}
@@ -275,8 +269,7 @@ func TestSignMakesAnID(t *testing.T) {
 	c.ID = ""
 	var ids []string
 	for range 2 {
-		u, err := identity.Check(identitytest.Sign(t, ring, c))
-		must.OK(t, err)
+		u := must.Get(identity.Check(identitytest.Sign(t, ring, c)))(t)
 		ids = append(ids, u.Claims.ID)
 	}
 	if ids[0] == ids[1] || slices.Contains(ids, "") {

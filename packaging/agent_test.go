@@ -25,8 +25,7 @@ func TestAgentUnit(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for _, file := range []string{"systemd/taskapi-agent.service", "etc/taskapi.hcl"} {
-		text, err := os.ReadFile(file)
-		must.OK(t, err)
+		text := must.Read(t, file)
 		must.OK(t, os.WriteFile(filepath.Join(shared, filepath.Base(file)), text, 0o600))
 	}
 	for _, job := range []string{"stays", "stopped"} {

@@ -75,8 +75,7 @@ func TestRelease(t *testing.T) {
 		}
 	})
 	t.Run("list of contents", func(t *testing.T) {
-		text, err := os.ReadFile(name + "amd64.cdx.json")
-		must.OK(t, err)
+		text := must.Read(t, name+"amd64.cdx.json")
 		var list struct {
 			BOMFormat  string
 			Components []struct{ Name, Version string }
@@ -96,8 +95,7 @@ func files(archive string, t *testing.T) (paths []string) {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "tar", "--list")
 	list.Stdin = strings.NewReader(archive)
-	out, err := list.Output()
-	must.OK(t, err)
+	out := must.Get(list.Output())(t)
 	for path := range strings.FieldsSeq(string(out)) {
 		if !strings.HasSuffix(path, "/") {
 			paths = append(paths, strings.TrimPrefix(path, "."))
@@ -195,8 +193,7 @@ func docker(t *testing.T, dir string) string {
 	socket := "unix://" + dir + "/docker.sock"
 	daemon := exec.Command("dockerd", "--iptables=false", "--bridge=none", "--storage-driver=vfs", "--host="+socket,
 		"--data-root="+dir+"/data", "--exec-root="+dir+"/exec", "--pidfile="+dir+"/docker.pid")
-	log, err := os.Create(filepath.Join(dir, "log"))
-	must.OK(t, err)
+	log := must.Get(os.Create(filepath.Join(dir, "log")))(t)
 	defer log.Close()
 	daemon.Stdout, daemon.Stderr = log, log
 	must.OK(t, daemon.Start())
@@ -233,8 +230,7 @@ func checkLinks(t *testing.T, deb string) {
 	}
 	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 	for _, document := range append(documents, filepath.Join(dir, "README.md"), filepath.Join(dir, "examples/README.md")) {
-		text, err := os.ReadFile(document)
-		must.OK(t, err)
+		text := must.Read(t, document)
 		for _, found := range link.FindAllStringSubmatch(string(text), -1) {
 			to, err := filepath.Rel(dir, filepath.Join(filepath.Dir(document), found[1]))
 			if _, missing := os.Stat(filepath.Join(dir, to)); err == nil && missing != nil && to != "LICENSE" &&

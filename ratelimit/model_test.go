@@ -169,7 +169,6 @@ func newModel(t *rapid.T) *model {
 		MaxKeys:        3,
 		RetryAfterUnit: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "retryAfterUnit"),
 	}
-	real, err := ratelimit.New[string](cfg)
-	must.OK(t, err)
+	real := must.Get(ratelimit.New[string](cfg))(t)
 	return &model{cfg: cfg, real: real, global: newModelBucket(cfg.Global), keys: map[string]*modelBucket{}}
 }

@@ -28,8 +28,7 @@ var failures = ratelimit.Config{
 
 func newLimiter(t testing.TB, cfg ratelimit.Config) *ratelimit.Limiter[string] {
 	t.Helper()
-	l, err := ratelimit.New[string](cfg)
-	must.OK(t, err)
+	l := must.Get(ratelimit.New[string](cfg))(t)
 	return l
 }
 
@@ -227,12 +226,11 @@ func TestTimeNeverGoesBack(t *testing.T) {
 
 // Making up keys buys MaxKeys bursts, and not one more.
 func TestForgottenKeysBuyNothing(t *testing.T) {
-	l, err := ratelimit.New[int](ratelimit.Config{
+	l := must.Get(ratelimit.New[int](ratelimit.Config{
 		Key:     ratelimit.Rate{PerSecond: 1, Burst: 5},
 		Global:  ratelimit.Rate{PerSecond: 1e6, Burst: 1e6},
 		MaxKeys: 10,
-	})
-	must.OK(t, err)
+	}))(t)
 	allowed := 0
 	for key := range 10_000 {
 		for l.Allow(start, key).OK {

@@ -15,8 +15,7 @@ import (
 
 func newTarpit(t *testing.T, limit int, delay time.Duration) *ratelimit.Tarpit {
 	t.Helper()
-	tarpit, err := ratelimit.NewTarpit(limit, delay)
-	must.OK(t, err)
+	tarpit := must.Get(ratelimit.NewTarpit(limit, delay))(t)
 	return tarpit
 }
 

@@ -47,8 +47,7 @@ func serve(t *testing.T, l *socket.Listener) <-chan *socket.Conn {
 
 func dial(t *testing.T, path string) net.Conn {
 	t.Helper()
-	c, err := socket.Dial(context.Background(), path)
-	must.OK(t, err)
+	c := must.Get(socket.Dial(context.Background(), path))(t)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -239,8 +238,7 @@ func TestUnknownPeersAreClosed(t *testing.T) {
 // Reading credentials off a connection that is closed, and off a socket that never had a peer, has to be an error.
 func TestReadPeerFailsClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dgram")
-	unconnected, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	must.OK(t, err)
+	unconnected := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"}))(t)
 	defer unconnected.Close()
 	if peer, err := socket.ReadPeer(unconnected); err == nil {
 		t.Errorf("a socket without a peer: %+v", peer)
@@ -258,9 +256,7 @@ func TestAcceptOutlivesRunningOutOfDescriptors(t *testing.T) {
 		t.Fatal(said)
 	}
 	c := dial(t, path)
-	if _, err := io.WriteString(p.stdin, "\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(p.stdin, "\n"))(t)
 	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if got, err := io.ReadAll(c); err != nil || string(got) != "alive" {
 		t.Errorf("read %q, %v, want %q", got, err, "alive")
@@ -276,8 +272,7 @@ func TestOnlyTheOwnerConnects(t *testing.T) {
 	if said != wordConnected {
 		t.Fatalf("the owner: %s", said)
 	}
-	c, err := l.Accept()
-	must.OK(t, err)
+	c := must.Get(l.Accept())(t)
 	defer c.Close()
 	want := socket.Peer{UID: taskUID, GID: taskUID, PID: int32(p.cmd.Process.Pid)}
 	if got := c.(*socket.Conn).Peer(); got != want {

@@ -94,13 +94,10 @@ func TestSymbolicLinksOnTheWay(t *testing.T) {
 func TestTheOwnerOfTheDirectoryGainsNothing(t *testing.T) {
 	needRoot(t)
 	m := newMeddler(t)
-	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	must.OK(t, err)
+	watch := must.Get(unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC))(t)
 	defer unix.Close(watch)
 	for _, dir := range []string{m.own, m.bait} {
-		if _, err := unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_MOVE|unix.IN_DELETE); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_MOVE|unix.IN_DELETE))(t)
 	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -26,9 +26,7 @@ func TestHandOver(t *testing.T) {
 		t.Fatalf("between two listeners: %v", err)
 	}
 	defer client.Close()
-	if _, err := client.Write([]byte("?")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(client.Write([]byte("?")))(t)
 	second := between.Listen(socket.Config{Path: path})
 	server, err := second.Accept()
 	must.OK(t, err)

@@ -71,10 +71,8 @@ func newHTTPClient(path string) *http.Client {
 
 func get(t *testing.T, c *http.Client) (int, http.Header, string) {
 	t.Helper()
-	resp, err := c.Get("http://socket/")
-	must.OK(t, err)
+	resp := must.Get(c.Get("http://socket/"))(t)
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	must.OK(t, err)
+	body := must.Get(io.ReadAll(resp.Body))(t)
 	return resp.StatusCode, resp.Header, string(body)
 }

@@ -25,8 +25,7 @@ func newListener(t *testing.T, cfg socket.Config) *socket.Listener {
 	if cfg.UID == 0 && cfg.GID == 0 {
 		cfg.UID, cfg.GID = -1, -1
 	}
-	l, err := socket.Listen(cfg)
-	must.OK(t, err)
+	l := must.Get(socket.Listen(cfg))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Errorf("close: %v", err)
@@ -51,16 +50,12 @@ func listenErr(t *testing.T, cfg socket.Config) error {
 // roundTrip says one word each way.
 func roundTrip(t *testing.T, l *socket.Listener, path string) {
 	t.Helper()
-	client, err := socket.Dial(t.Context(), path)
-	must.OK(t, err)
+	client := must.Get(socket.Dial(t.Context(), path))(t)
 	defer client.Close()
-	server, err := l.Accept()
-	must.OK(t, err)
+	server := must.Get(l.Accept())(t)
 	defer server.Close()
 	for _, ends := range [][2]net.Conn{{client, server}, {server, client}} {
-		if _, err := io.WriteString(ends[0], "word"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(ends[0], "word"))(t)
 		got := make([]byte, 4)
 		if _, err := io.ReadFull(ends[1], got); err != nil || string(got) != "word" {
 			t.Fatalf("read %q, %v", got, err)
@@ -71,8 +66,7 @@ func roundTrip(t *testing.T, l *socket.Listener, path string) {
 // names lists a directory, to see that nothing is left behind.
 func names(t *testing.T, dir string) string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	must.OK(t, err)
+	entries := must.Get(os.ReadDir(dir))(t)
 	var got []string
 	for _, e := range entries {
 		got = append(got, e.Name())
@@ -122,8 +116,7 @@ func TestListenAtAnyPath(t *testing.T) {
 // mkdirDeep makes the parents of a path that is too long for mkdir(2).
 func mkdirDeep(t *testing.T, path string) {
 	t.Helper()
-	root, err := os.OpenRoot("/")
-	must.OK(t, err)
+	root := must.Get(os.OpenRoot("/"))(t)
 	for name := range strings.SplitSeq(filepath.Dir(path)[1:], "/") {
 		if err := root.Mkdir(name, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			t.Fatal(err)
@@ -235,11 +228,9 @@ func TestListenRefusesBadArguments(t *testing.T) {
 func TestPeerIsWhoConnected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	l := newListener(t, socket.Config{Path: path})
-	client, err := socket.Dial(context.Background(), path)
-	must.OK(t, err)
+	client := must.Get(socket.Dial(context.Background(), path))(t)
 	defer client.Close()
-	c, err := l.Accept()
-	must.OK(t, err)
+	c := must.Get(l.Accept())(t)
 	defer c.Close()
 	want := socket.Peer{UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), PID: int32(os.Getpid())}
 	if got := c.(*socket.Conn).Peer(); got != want {

@@ -175,8 +175,7 @@ func (p *process) kill() {
 
 func sharedBinary(t *testing.T) string {
 	t.Helper()
-	exe, err := os.Executable()
-	must.OK(t, err)
+	exe := must.Get(os.Executable())(t)
 	content := must.Read(t, exe)
 	path := filepath.Join(newOpenDir(t), "test-"+strconv.Itoa(os.Getpid()))
 	must.OK(t, os.WriteFile(path, content, 0o755))

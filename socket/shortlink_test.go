@@ -110,11 +110,9 @@ func TestShortLinkCanBeDialled(t *testing.T) {
 		t.Errorf("%q is not dialable", addr)
 	}
 	l := newListener(t, socket.Config{Path: path})
-	c, err := net.Dial("unix", addr)
-	must.OK(t, err)
+	c := must.Get(net.Dial("unix", addr))(t)
 	c.Close()
-	accepted, err := l.Accept()
-	must.OK(t, err)
+	accepted := must.Get(l.Accept())(t)
 	accepted.Close()
 	if got := mustLstat(t, run).Mode(); got != os.ModeDir|0o711 {
 		t.Errorf("the directory of links has mode %v, want 0711", got)

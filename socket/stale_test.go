@@ -17,8 +17,7 @@ import (
 // leaveDead leaves a socket file that nobody listens on.
 func leaveDead(t *testing.T, path string) {
 	t.Helper()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	must.OK(t, err)
+	l := must.Get(net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}))(t)
 	l.SetUnlinkOnClose(false)
 	must.OK(t, l.Close())
 }
@@ -75,8 +74,7 @@ func TestSecondListenerIsRefused(t *testing.T) {
 		t.Errorf("got %v, want ErrInUse", err)
 	}
 	// The refused one knocked.
-	c, err := l.Accept()
-	must.OK(t, err)
+	c := must.Get(l.Accept())(t)
 	c.Close()
 	roundTrip(t, l, path)
 }
@@ -154,15 +152,13 @@ func TestWhatIsInTheWayStays(t *testing.T) {
 
 func mustLstat(t *testing.T, path string) os.FileInfo {
 	t.Helper()
-	info, err := os.Lstat(path)
-	must.OK(t, err)
+	info := must.Get(os.Lstat(path))(t)
 	return info
 }
 
 func TestADatagramSocketIsNotTakenForDead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
-	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	must.OK(t, err)
+	c := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"}))(t)
 	defer c.Close()
 	if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInUse) {
 		t.Errorf("got %v, want ErrInUse", err)
@@ -172,8 +168,7 @@ func TestADatagramSocketIsNotTakenForDead(t *testing.T) {
 func TestALockedDirectoryIsInUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	leaveDead(t, path)
-	f, err := os.Open(filepath.Dir(path))
-	must.OK(t, err)
+	f := must.Get(os.Open(filepath.Dir(path)))(t)
 	defer f.Close()
 	must.OK(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	if err := listenErr(t, socket.Config{Path: path}); !errors.Is(err, socket.ErrInUse) {

@@ -106,8 +106,7 @@ func (p *parent) run(t *testing.T) (interfaces.AllocRunner, func() error) {
 		config.Saved = &saved
 	}
 	other := func(interfaces.Config) (interfaces.AllocRunner, error) { return nil, errors.New("it is no parent") }
-	r, err := children.Factory(other, p.host)(config)
-	must.OK(t, err)
+	r := must.Get(children.Factory(other, p.host)(config))(t)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(t.Context()) }()
 	synctest.Wait()

@@ -20,8 +20,7 @@ import (
 
 func hold(t *testing.T, table claims.Table, name string) *claims.Holder {
 	t.Helper()
-	h, err := table.Hold(name)
-	must.OK(t, err)
+	h := must.Get(table.Hold(name))(t)
 	t.Cleanup(func() { h.Close() })
 	return h
 }

@@ -86,8 +86,7 @@ func (e *environment) run(change func(*consul.Config)) provider {
 	if change != nil {
 		change(&cfg)
 	}
-	p, err := consul.New(cfg)
-	must.OK(e, err)
+	p := must.Get(consul.New(cfg))(e)
 	if !e.unhurried {
 		p.Hasten()
 	}
@@ -116,23 +115,20 @@ func (e *environment) run(change func(*consul.Config)) provider {
 // services returns those of an allocation.
 func (e *environment) services(alloc string) map[string]*capi.AgentService {
 	e.Helper()
-	all, err := e.api.Agent().Services()
-	must.OK(e, err)
+	all := must.Get(e.api.Agent().Services())(e)
 	maps.DeleteFunc(all, func(id string, _ *capi.AgentService) bool { return !strings.Contains(id, alloc) })
 	return all
 }
 
 func (e *environment) service(id string) *capi.AgentService {
 	e.Helper()
-	all, err := e.api.Agent().Services()
-	must.OK(e, err)
+	all := must.Get(e.api.Agent().Services())(e)
 	return all[id]
 }
 
 func (e *environment) check(id string) *capi.AgentCheck {
 	e.Helper()
-	all, err := e.api.Agent().Checks()
-	must.OK(e, err)
+	all := must.Get(e.api.Agent().Checks())(e)
 	return all[id]
 }
 

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/consul/consultest"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/templates/render"
+	"taskapi/internal/must"
 )
 
 // sent is what a Reader has sent.
@@ -44,9 +45,7 @@ func (e *environment) follow(token string, q render.Query) <-chan sent {
 
 func (e *environment) putKey(key, value string) {
 	e.Helper()
-	if _, err := e.api.KV().Put(&capi.KVPair{Key: key, Value: []byte(value)}, nil); err != nil {
-		e.Fatal(err)
-	}
+	must.Get(e.api.KV().Put(&capi.KVPair{Key: key, Value: []byte(value)}, nil))(e)
 }
 
 // TestFollowKey: each change of a key is sent once, and between changes there is one request that waits.
@@ -66,9 +65,7 @@ func TestFollowKey(t *testing.T) {
 		}
 		e.putKey(key+"/other", fmt.Sprint(i))
 	}
-	if _, err := e.api.KV().Delete(key, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(e.api.KV().Delete(key, nil))(t)
 	if last := <-answers; last.err != nil || last.Value != nil {
 		t.Fatalf("after its end: %+v", last)
 	}

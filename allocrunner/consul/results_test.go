@@ -30,8 +30,7 @@ func TestResults(t *testing.T) {
 	}))
 	defer web.Close()
 	health := newHealth(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	in := instance(p, "web", func(in *interfaces.ServiceInstance) {
 		of := func(kind string) api.ServiceCheck {
@@ -159,8 +158,7 @@ func TestResultsWhileScriptsRun(t *testing.T) {
 	}
 	e.unhurried = true
 	p := e.run(nil)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	in := instance(p, "s", func(in *interfaces.ServiceInstance) {
 		in.Service.Checks = append(in.Service.Checks, api.ServiceCheck{Name: "t", Type: "tcp", Interval: time.Second,

@@ -20,8 +20,7 @@ func TestNext(t *testing.T) {
 		{"0 9 * * *", "Europe/Berlin", "2026-03-28T08:30:00Z", "2026-03-29T07:00:00Z"},
 		{"0 9 * * * 2020", "America/Havana", "2026-03-28T08:30:00Z", ""},
 	} {
-		zone, err := time.LoadLocation(c.zone)
-		must.OK(t, err)
+		zone := must.Get(time.LoadLocation(c.zone))(t)
 		after, _ := time.Parse(time.RFC3339, c.after)
 		want, _ := time.Parse(time.RFC3339, c.want)
 		if got, err := cron.Next(c.expression, after.In(zone)); err != nil || !got.Equal(want) {
@@ -33,11 +32,10 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestNextGoesOn: each time comes after the one before, for years, and for a few times around each change of the clocks.
+// TestNextGoesOn: each time comes after the one before, for years, and around each change of the clocks.
 func TestNextGoesOn(t *testing.T) {
 	for _, name := range []string{"America/Havana", "Asia/Gaza", "Africa/Cairo", "America/Santiago", "Asia/Beirut"} {
-		zone, err := time.LoadLocation(name)
-		must.OK(t, err)
+		zone := must.Get(time.LoadLocation(name))(t)
 		begin, end := time.Date(2012, 1, 1, 0, 0, 0, 0, zone), time.Date(2028, 1, 1, 0, 0, 0, 0, zone)
 		goesOn := func(expression string, at time.Time, times int) {
 			for ; times > 0 && at.Before(end); times-- {

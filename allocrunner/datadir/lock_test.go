@@ -30,8 +30,7 @@ func stores(t *testing.T, d datadir.Dir) map[string]interfaces.Store {
 
 func lock(t *testing.T, d datadir.Dir, s interfaces.Store) *datadir.Lock {
 	t.Helper()
-	l, err := d.Lock(testID, s, slog.New(slog.DiscardHandler))
-	must.OK(t, err)
+	l := must.Get(d.Lock(testID, s, slog.New(slog.DiscardHandler)))(t)
 	return l
 }
 
@@ -104,8 +103,7 @@ func TestUnused(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	for name, take := range map[string]func(string, interfaces.Store, *slog.Logger) (*datadir.Lock, error){
 		"given": d.Lock, "drawn": d.LockNew} {
-		l, err := take(testID, d.Store(""), slog.New(slog.DiscardHandler))
-		must.OK(t, err)
+		l := must.Get(take(testID, d.Store(""), slog.New(slog.DiscardHandler)))(t)
 		if !l.Unused() {
 			t.Errorf("%s: it is used", name)
 		}

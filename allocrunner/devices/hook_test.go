@@ -226,9 +226,8 @@ func TestTaskGetsItsDevices(t *testing.T) {
 	task := alloc.GetTaskGroup().Tasks[1]
 	hook := h.TaskHook(task).(interfaces.TaskPrestartHook)
 	p := process{events: make(chan string, 10)}
-	response, err := hook.Prestart(context.Background(), &interfaces.TaskPrestartRequest{Alloc: alloc, Task: task,
-		Lifecycle: p})
-	must.OK(t, err)
+	response := must.Get(hook.Prestart(context.Background(), &interfaces.TaskPrestartRequest{Alloc: alloc, Task: task,
+		Lifecycle: p}))(t)
 	want := &interfaces.TaskPrestartResponse{Env: map[string]string{"VISIBLE": "GPU-0,GPU-1", "MINOR": "1"}}
 	if diff := cmp.Diff(want, response); diff != "" {
 		t.Error(diff)
@@ -266,13 +265,11 @@ func TestDriverThatPassesDevicesOn(t *testing.T) {
 	alloc := allocation("a", 2, 0)
 	h, _, err := e.begin(alloc, false)
 	must.OK(t, err)
-	raw, err := builtin.Drivers.Get("raw_exec")
-	must.OK(t, err)
+	raw := must.Get(builtin.Drivers.Get("raw_exec"))(t)
 	h.cfg.Drivers = drivers.NewRegistry(passing{raw})
 	task := alloc.GetTaskGroup().Tasks[1]
-	got, err := h.TaskHook(task).(interfaces.TaskPrestartHook).Prestart(t.Context(), &interfaces.TaskPrestartRequest{
-		Alloc: alloc, Task: task, Lifecycle: process{events: make(chan string, 10)}})
-	must.OK(t, err)
+	got := must.Get(h.TaskHook(task).(interfaces.TaskPrestartHook).Prestart(t.Context(), &interfaces.TaskPrestartRequest{
+		Alloc: alloc, Task: task, Lifecycle: process{events: make(chan string, 10)}}))(t)
 	dir := filepath.Dir(e.devices[0].Instances[0].Nodes[0])
 	want := []interfaces.Device{{HostPath: dir + "/ctl", TaskPath: "/dev/ctl", Permissions: "r"},
 		{HostPath: dir + "/0", TaskPath: dir + "/0", Permissions: "rw"},

@@ -33,9 +33,7 @@ func TestNode(t *testing.T) {
 	meminfo, err := os.ReadFile("/proc/meminfo")
 	must.OK(t, err)
 	var kilobytes int64
-	if _, err := fmt.Sscanf(string(meminfo), "MemTotal: %d kB", &kilobytes); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(fmt.Sscanf(string(meminfo), "MemTotal: %d kB", &kilobytes))(t)
 	if got := n.NodeResources.Memory.MemoryMB; got != kilobytes>>10 {
 		t.Errorf("%d MB of memory, /proc/meminfo has %d", got, kilobytes>>10)
 	}
@@ -89,9 +87,7 @@ func TestMetadata(t *testing.T) {
 	if got, err := m.Read(t.Context()); err != nil || len(got) != 0 || got == nil {
 		t.Errorf("read before anything is set = %v, %v", got, err)
 	}
-	if _, err := m.Apply(t.Context(), map[string]*string{"rack": new("r1"), "a.b-c": new("")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(m.Apply(t.Context(), map[string]*string{"rack": new("r1"), "a.b-c": new("")}))(t)
 	got, err := m.Apply(t.Context(), map[string]*string{"rack": nil, "never.there": nil, "zone": new("z")})
 	want := map[string]string{"a.b-c": "", "zone": "z"}
 	if err != nil || !maps.Equal(got, want) {
@@ -105,9 +101,7 @@ func TestMetadata(t *testing.T) {
 // TestMetadataIsBounded: what is too much is refused whole, and what is there stays.
 func TestMetadataIsBounded(t *testing.T) {
 	m := agents(t)()
-	if _, err := m.Apply(t.Context(), map[string]*string{"kept": new("yes")}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(m.Apply(t.Context(), map[string]*string{"kept": new("yes")}))(t)
 	many := map[string]*string{}
 	for i := range fingerprint.MaxKeys {
 		many[fmt.Sprintf("k%d", i)] = new("")
@@ -145,10 +139,8 @@ func TestMetadataIsBounded(t *testing.T) {
 func TestDamagedMetadata(t *testing.T) {
 	m := agents(t)()
 	for _, content := range []string{"{", "null", `["a"]`, `{"a":1}`} {
-		if _, err := m.Store.Commit(t.Context(),
-			cluster.Txn{Then: []cluster.Operation{{Key: m.Key, Value: []byte(content)}}}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(m.Store.Commit(t.Context(),
+			cluster.Txn{Then: []cluster.Operation{{Key: m.Key, Value: []byte(content)}}}))(t)
 		if _, err := m.Read(t.Context()); err == nil || !strings.Contains(err.Error(), m.Key+" holds no JSON object") {
 			t.Errorf("%q: %v", content, err)
 		}

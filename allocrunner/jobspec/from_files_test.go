@@ -107,8 +107,7 @@ job "j" {
   }
 }
 `
-	job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Dir: dir, Body: []byte(body)})
-	must.OK(t, err)
+	job := must.Get(jobspec.Parse(jobspec.Config{Filename: "job.hcl", Dir: dir, Body: []byte(body)}))(t)
 	first := job.TaskGroups[0].Tasks[0]
 	got := fmt.Sprintln(*job.Priority, job.Meta, *job.TaskGroups[1].Name, first.KillTimeout, first.Env, first.Config,
 		job.TaskGroups[0].Tasks[1].Name)

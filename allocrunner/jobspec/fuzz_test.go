@@ -13,8 +13,7 @@ import (
 func seed(f *testing.F) {
 	f.Helper()
 	for _, pattern := range []string{"testdata/*.hcl", "testdata/*.json", "../../examples/*.hcl"} {
-		files, err := filepath.Glob(pattern)
-		must.OK(f, err)
+		files := must.Get(filepath.Glob(pattern))(f)
 		for _, file := range files {
 			body := must.Read(f, file)
 			f.Add(body)

@@ -42,8 +42,7 @@ func encode(tb testing.TB, job *api.Job) []byte {
 func TestGolden(t *testing.T) {
 	for _, file := range jobFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			job, err := parseFile(file, nil, jobspec.Config{Audience: "nomadproject.io"})
-			must.OK(t, err)
+			job := must.Get(parseFile(file, nil, jobspec.Config{Audience: "nomadproject.io"}))(t)
 			got, golden := encode(t, job), strings.TrimSuffix(file, ".nomad.hcl")+".golden.json"
 			if *update {
 				must.OK(t, os.WriteFile(golden, got, 0o644))
@@ -52,8 +51,7 @@ func TestGolden(t *testing.T) {
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", golden, diff)
 			}
-			again, err := jobspec.Parse(jobspec.Config{Filename: golden, Body: got, Audience: "nomadproject.io"})
-			must.OK(t, err)
+			again := must.Get(jobspec.Parse(jobspec.Config{Filename: golden, Body: got, Audience: "nomadproject.io"}))(t)
 			if diff := cmp.Diff(string(got), string(encode(t, again))); diff != "" {
 				t.Errorf("the JSON read again differs (-first +second):\n%s", diff)
 			}
@@ -66,8 +64,7 @@ func TestGoldenCoversEveryField(t *testing.T) {
 	set := map[string]bool{}
 	for _, file := range jobFiles(t) {
 		body := must.Read(t, file)
-		job, err := jobspec.Decode(jobspec.Config{Filename: file, Dir: "testdata", Body: body})
-		must.OK(t, err)
+		job := must.Get(jobspec.Decode(jobspec.Config{Filename: file, Dir: "testdata", Body: body}))(t)
 		markSet(reflect.ValueOf(job), set)
 	}
 	known := map[string]bool{}
@@ -131,8 +128,7 @@ func markSet(v reflect.Value, set map[string]bool) {
 // TestSameAsServer holds the result against the job of a recorded allocation. The exceptions are what a server counts
 // and adds for its scheduler, and empty fields that the SDK writes and a server leaves out.
 func TestSameAsServer(t *testing.T) {
-	job, err := parseFile("testdata/wire.nomad.hcl", nil, jobspec.Config{Audience: "nomadproject.io"})
-	must.OK(t, err)
+	job := must.Get(parseFile("testdata/wire.nomad.hcl", nil, jobspec.Config{Audience: "nomadproject.io"}))(t)
 	var got, want any
 	recorded := must.Read(t, "testdata/wire.server.json")
 	must.OK(t, json.Unmarshal(encode(t, job), &got))

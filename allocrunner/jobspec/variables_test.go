@@ -39,8 +39,7 @@ func TestVariablePrecedence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tc.cfg.Body = []byte("variable \"v\" {\ntype = string\ndefault = \"default\"\n}\njob \"j\" {\nmeta { v = " +
 				"\"[${var.v}]\" }\n}\n")
-			job, err := jobspec.Parse(tc.cfg)
-			must.OK(t, err)
+			job := must.Get(jobspec.Parse(tc.cfg))(t)
 			if got := job.Meta["v"]; got != "["+tc.want+"]" {
 				t.Errorf("got %s, want [%s]", got, tc.want)
 			}

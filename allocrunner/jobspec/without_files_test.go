@@ -79,9 +79,8 @@ job "x" {
 func TestAsWritten(t *testing.T) {
 	const body = "job \"x\" {\n" + oneTask
 	for asWritten, want := range map[bool]bool{true: true, false: false} {
-		job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), AsWritten: asWritten,
-			Audience: "a"})
-		must.OK(t, err)
+		job := must.Get(jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), AsWritten: asWritten,
+			Audience: "a"}))(t)
 		if unset := job.Priority == nil && job.TaskGroups[0].RestartPolicy == nil; unset != want {
 			t.Errorf("as written %v: priority %v, restart %v", asWritten, job.Priority, job.TaskGroups[0].RestartPolicy)
 		}

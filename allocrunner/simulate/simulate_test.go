@@ -81,13 +81,12 @@ func simulated(t *testing.T) (interfaces.AllocRunner, *diary, string) {
 	id, group := "id", "g"
 	job := &api.Job{ID: &id, Name: &id, Region: &id, Namespace: &id,
 		TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "t"}}}}}
-	r, err := simulate.New(interfaces.Config{
+	r := must.Get(simulate.New(interfaces.Config{
 		Alloc: &api.Allocation{ID: id, Name: id, JobID: id, Job: job,
 			TaskGroup: group}, Dir: dir, Logger: slog.New(slog.DiscardHandler),
 		Hooks:     []interfaces.RunnerHook{d},
 		TaskHooks: func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{taskDiary{d}} },
-	})
-	must.OK(t, err)
+	}))(t)
 	return r, d, dir
 }
 
@@ -185,12 +184,11 @@ func TestSimulatedServices(t *testing.T) {
 			Networks: []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "http", To: 8080}}}},
 			Tasks:    []*api.Task{{Name: "t", Services: []*api.Service{{Name: "of-${NOMAD_TASK_NAME}", Provider: "nomad"}}}},
 		}}}
-		r, err := simulate.New(interfaces.Config{
+		r := must.Get(simulate.New(interfaces.Config{
 			Alloc: &api.Allocation{ID: id, Name: id, JobID: id, Job: job, TaskGroup: group}, Dir: filepath.Join(t.TempDir(),
 				"alloc"),
 			Logger: slog.New(slog.DiscardHandler), ServiceProviders: []interfaces.ServiceProvider{provider},
-		})
-		must.OK(t, err)
+		}))(t)
 		end := started(t, r)
 		for len(provider.Has()) < 2 { // the task's comes after its start
 			proctest.Pause()

@@ -82,8 +82,7 @@ func lived(t testing.TB) (path, latest string) {
 
 func asJSON(t testing.TB, value any) string {
 	t.Helper()
-	data, err := json.Marshal(value)
-	must.OK(t, err)
+	data := must.Get(json.Marshal(value))(t)
 	return string(data)
 }
 

@@ -2,7 +2,6 @@ package state_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -62,8 +61,7 @@ func TestEnded(t *testing.T) {
 	must.OK(t, db.Recreate(interfaces.Saved{Alloc: &api.Allocation{ID: "a"}}))
 	want("begun again", false)
 	put(t, db, interfaces.Saved{Terminal: true})
-	data, err := os.ReadFile(path)
-	must.OK(t, err)
+	data := must.Read(t, path)
 	for at := range data {
 		data[at] ^= 1
 		writeFile(t, path, data)

@@ -20,8 +20,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func repair(t *testing.T, path string) *state.Repaired {
 	t.Helper()
-	r, err := state.Repair(path, "2.0", noon)
-	must.OK(t, err)
+	r := must.Get(state.Repair(path, "2.0", noon))(t)
 	return r
 }
 
@@ -35,8 +34,7 @@ func TestRepairOfOneValue(t *testing.T) {
 		!strings.Contains(err.Error(), `the checksum of "task/u" is wrong`) {
 		t.Errorf("open: %v", err)
 	}
-	dump, err := state.Inspect(path)
-	must.OK(t, err)
+	dump := must.Get(state.Inspect(path))(t)
 	if len(dump.Problems) != 1 || dump.Version != "1.2.3" || dump.Saved.Alloc.ModifyIndex != 13 {
 		t.Errorf("inspect: %+v", dump)
 	}
@@ -50,8 +48,7 @@ func TestRepairOfOneValue(t *testing.T) {
 	if kept := readFile(t, r.KeptAs); !bytes.Equal(kept, data) {
 		t.Error("the damaged file is not as it was")
 	}
-	got, err := state.Read(path)
-	must.OK(t, err)
+	got := must.Get(state.Read(path))(t)
 	if asJSON(t, got) == latest || got.Tasks["u"].State == nil {
 		t.Errorf("the task has to be an earlier one: %s", asJSON(t, got.Tasks["u"]))
 	}
@@ -73,8 +70,7 @@ func TestRepairWithoutHeader(t *testing.T) {
 	if r := repair(t, path); len(r.Lost)+len(r.Stale) != 0 {
 		t.Errorf("%+v", r)
 	}
-	got, err := state.Read(path)
-	must.OK(t, err)
+	got := must.Get(state.Read(path))(t)
 	diff(t, "what was put last", latest, asJSON(t, got))
 }
 
@@ -159,8 +155,7 @@ func TestInspectWhileItIsWritten(t *testing.T) {
 		}
 	})
 	for range 200 {
-		dump, err := state.Inspect(path)
-		must.OK(t, err)
+		dump := must.Get(state.Inspect(path))(t)
 		got := dump.Saved
 		if len(dump.Problems) > 0 || got.Alloc.ModifyIndex != uint64(got.Tasks["t"].Attempts) {
 			t.Fatalf("%v; of two moments: %d and %d", dump.Problems, got.Alloc.ModifyIndex, got.Tasks["t"].Attempts)

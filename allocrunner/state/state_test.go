@@ -42,8 +42,7 @@ func statePath(t testing.TB) string {
 // open opens a state, which the end of the test closes.
 func open(t testing.TB, path string) *state.DB {
 	t.Helper()
-	db, err := state.Open(path, "1.2.3")
-	must.OK(t, err)
+	db := must.Get(state.Open(path, "1.2.3"))(t)
 	t.Cleanup(func() { db.Close() })
 	return db
 }
@@ -119,8 +118,7 @@ func TestFileStaysSmall(t *testing.T) {
 	var longest int64
 	for i := range 3000 {
 		put(t, db, interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"t": task(strings.Repeat("x", i%1000))}})
-		info, err := os.Stat(path)
-		must.OK(t, err)
+		info := must.Get(os.Stat(path))(t)
 		longest = max(longest, info.Size())
 	}
 	if longest > 160<<10 {

@@ -34,8 +34,7 @@ func TestStore(t *testing.T) {
 
 func acquire(t testing.TB, s interfaces.Store, id string) interfaces.OwnedState {
 	t.Helper()
-	owned, err := s.Acquire(id)
-	must.OK(t, err)
+	owned := must.Get(s.Acquire(id))(t)
 	t.Cleanup(func() { owned.Close() })
 	return owned
 }
@@ -51,8 +50,7 @@ func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Saved) {
 // load returns what is saved.
 func load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
 	t.Helper()
-	saved, err := s.Load()
-	must.OK(t, err)
+	saved := must.Get(s.Load())(t)
 	return saved
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/must"
 )
 
 func TestEvalConfig(t *testing.T) {
@@ -91,9 +92,7 @@ func TestEvalConfigNamesEveryProblem(t *testing.T) {
 
 func TestEvalConfigLeavesItsInput(t *testing.T) {
 	in := map[string]any{"args": []any{"${NOMAD_DC}"}}
-	if _, err := taskenv.New(newConfig()).EvalConfig(in); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(taskenv.New(newConfig()).EvalConfig(in))(t)
 	if diff := cmp.Diff(map[string]any{"args": []any{"${NOMAD_DC}"}}, in); diff != "" {
 		t.Errorf("the input changed:\n%s", diff)
 	}

@@ -15,10 +15,8 @@ import (
 
 func TestDetectNode(t *testing.T) {
 	node := taskenv.DetectNode(map[string]string{"driver.raw_exec": "1"})
-	hostname, err := os.Hostname()
-	must.OK(t, err)
-	release, err := exec.Command("uname", "-r").Output()
-	must.OK(t, err)
+	hostname := must.Get(os.Hostname())(t)
+	release := must.Get(exec.Command("uname", "-r").Output())(t)
 	for key, want := range map[string]string{
 		"kernel.name": "linux", "kernel.version": strings.TrimSpace(string(release)), "cpu.arch": runtime.GOARCH,
 		"cpu.numcores": strconv.Itoa(runtime.NumCPU()), "unique.hostname": hostname, "driver.raw_exec": "1",

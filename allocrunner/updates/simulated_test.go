@@ -53,9 +53,8 @@ func runSimulated(ctx context.Context, tb testing.TB, factory interfaces.Factory
 	dir := tb.TempDir()
 	var group sync.WaitGroup
 	for i := range many {
-		runner, err := factory(interfaces.Config{Alloc: simulated(i), Dir: dir, Logger: slog.New(slog.DiscardHandler),
-			Updates: to})
-		must.OK(tb, err)
+		runner := must.Get(factory(interfaces.Config{Alloc: simulated(i), Dir: dir, Logger: slog.New(slog.DiscardHandler),
+			Updates: to}))(tb)
 		group.Go(func() {
 			time.Sleep(over * time.Duration(i) / time.Duration(many))
 			if err := runner.Run(ctx); err != nil {
@@ -71,9 +70,8 @@ func TestASimulatedRunnerGoesThroughItsLife(t *testing.T) {
 		sink := newRecorder("s")
 		b := running(t, slog.New(slog.DiscardHandler), sink)
 		var factory interfaces.Factory = newSimulator
-		runner, err := factory(interfaces.Config{Alloc: simulated(7), Dir: t.TempDir(),
-			Logger: slog.New(slog.DiscardHandler), Updates: b})
-		must.OK(t, err)
+		runner := must.Get(factory(interfaces.Config{Alloc: simulated(7), Dir: t.TempDir(),
+			Logger: slog.New(slog.DiscardHandler), Updates: b}))(t)
 		alloc, ended := runner.Alloc(), make(chan error)
 		go func() { ended <- runner.Run(t.Context()) }()
 		type seen struct {

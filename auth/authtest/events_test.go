@@ -17,8 +17,7 @@ import (
 func follow(t *testing.T, client *api.Client, index uint64) <-chan *api.Events {
 	t.Helper()
 	topics := map[api.Topic][]string{api.TopicAllocation: {"*"}, api.TopicService: {"*"}}
-	lines, err := client.EventStream().Stream(t.Context(), topics, index, nil)
-	must.OK(t, err)
+	lines := must.Get(client.EventStream().Stream(t.Context(), topics, index, nil))(t)
 	return lines
 }
 
@@ -78,10 +77,8 @@ func TestEvents(t *testing.T) {
 		t.Errorf("from the index on come %v, want %v", services, want)
 	}
 	operator := srv.Operator()
-	if _, err := operator.Client(operator.Token()).Allocations().Stop(&api.Allocation{ID: operator.AllocationID()},
-		nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(operator.Client(operator.Token()).Allocations().Stop(&api.Allocation{ID: operator.AllocationID()},
+		nil))(t)
 	for e, ok := next(t, lines); ; e, ok = next(t, lines) {
 		if alloc, err := e.Allocation(); !ok || err == nil && alloc != nil &&
 			alloc.DesiredStatus == api.AllocDesiredStatusStop {
@@ -97,9 +94,8 @@ func TestEventsOfOneNamespace(t *testing.T) {
 	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}}, authtest.Job{ID: "bank",
 		Tasks: []string{"web"}}, authtest.Job{ID: "lab", Namespace: "dev", Tasks: []string{"web"}})
 	shop := srv.Task("shop/web")
-	lines, err := shop.Client(shop.Token()).EventStream().Stream(t.Context(),
-		map[api.Topic][]string{api.TopicService: {"*"}}, 0, &api.QueryOptions{Namespace: api.AllNamespacesNamespace})
-	must.OK(t, err)
+	lines := must.Get(shop.Client(shop.Token()).EventStream().Stream(t.Context(),
+		map[api.Topic][]string{api.TopicService: {"*"}}, 0, &api.QueryOptions{Namespace: api.AllNamespacesNamespace}))(t)
 	srv.Task("lab/web").RegisterService("lab", "127.0.0.1", 1)
 	for _, task := range []*authtest.Task{srv.Task("bank/web"), shop} {
 		id := task.RegisterService("db", "127.0.0.1", 5432)

@@ -42,9 +42,7 @@ func TestEnd(t *testing.T) {
 	srv := authtest.NewServer(t, authtest.Job{Tasks: []string{"web"}}, authtest.Job{ID: "other", Tasks: []string{"web"}})
 	client := srv.Client(srv.Token())
 	alloc := &api.Allocation{ID: srv.Task("test/web").AllocationID()}
-	if _, err := client.Allocations().Stop(alloc, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(client.Allocations().Stop(alloc, nil))(t)
 	if got := list(client); got != 403 {
 		t.Errorf("after the stop: %d", got)
 	}

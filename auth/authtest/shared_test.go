@@ -87,14 +87,11 @@ func TestLocks(t *testing.T) {
 	locks := func(task *authtest.Task) *api.Locks {
 		v := api.Variable{Path: path, Items: api.VariableItems{"leader": task.AllocationID()},
 			Lock: &api.VariableLock{TTL: "10s", LockDelay: "2m"}}
-		l, err := task.Client(task.Token()).Locks(api.WriteOptions{}, v)
-		must.OK(t, err)
+		l := must.Get(task.Client(task.Token()).Locks(api.WriteOptions{}, v))(t)
 		return l
 	}
 	one, two := locks(srv.Task("test/web")), locks(srv.Task("b/web"))
-	if _, err := one.Acquire(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(one.Acquire(t.Context()))(t)
 	if _, err := two.Acquire(t.Context()); err == nil {
 		t.Error("two have the lock")
 	}

@@ -31,8 +31,7 @@ func TestBad(t *testing.T) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://task/v1/agent/health", http.NoBody)
 		must.OK(t, err)
 		r.Header.Set("X-Nomad-Token", token)
-		response, err := client.Do(r)
-		must.OK(t, err)
+		response := must.Get(client.Do(r))(t)
 		_, _ = io.Copy(io.Discard, response.Body)
 		response.Body.Close()
 		last := srv.Requests()[len(srv.Requests())-1]
@@ -54,8 +53,7 @@ func TestTokens(t *testing.T) {
 	srv := authtest.NewServer(t, authtest.Audience("bank", "shop"))
 	token := srv.Token(authtest.WithAudience("shop"), authtest.WithTTL(time.Minute), authtest.WithIdentity("db"),
 		authtest.WithClaim("team", []int{1}))
-	read, err := identity.Check(token)
-	must.OK(t, err)
+	read := must.Get(identity.Check(token))(t)
 	c := read.Claims
 	if !slices.Equal(c.Audience, []string{"shop"}) || c.ExpiresAt-c.IssuedAt != 60 ||
 		c.Subject != "global:default:test:group:web:db" {
@@ -205,8 +203,7 @@ func get(t *testing.T, url string) string {
 	response, err := http.Get(url) //nolint:noctx // a test's
 	must.OK(t, err)
 	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	must.OK(t, err)
+	content := must.Get(io.ReadAll(response.Body))(t)
 	http.DefaultClient.CloseIdleConnections()
 	return string(content)
 }
@@ -215,7 +212,6 @@ func get(t *testing.T, url string) string {
 func payload(t *testing.T, token string) string {
 	t.Helper()
 	parts := strings.Split(token, ".")
-	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
-	must.OK(t, err)
+	claims := must.Get(base64.RawURLEncoding.DecodeString(parts[1]))(t)
 	return string(claims)
 }

@@ -85,11 +85,10 @@ func (d fixture) good(k badtokens.Kind) badtokens.Good {
 func newAuthenticator(t *testing.T, verifier *identity.Verifier) *auth.Authenticator {
 	t.Helper()
 	unfelt := ratelimit.Rate{PerSecond: 1e6, Burst: 1e6}
-	a, err := auth.NewAuthenticator(auth.Config{
+	a := must.Get(auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Allocations: running{}, Logger: slog.New(slog.DiscardHandler),
 		Limits: auth.Limits{Set: limitset.Set{FailedLookups: unfelt, AllFailedLookups: unfelt, Refusals: unfelt}},
-	})
-	must.OK(t, err)
+	}))(t)
 	return a
 }
 
@@ -103,12 +102,10 @@ func newFixture(t *testing.T) fixture {
 // newFixtureOf returns one whose keys are any.
 func newFixtureOf(t *testing.T, ring identity.KeySource, own, another badtokens.Key) fixture {
 	t.Helper()
-	set, err := another.KeySet()
-	must.OK(t, err)
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{
+	set := must.Get(another.KeySet())(t)
+	verifier := must.Get(identity.NewVerifier(identity.VerifierConfig{
 		Local: ring, Foreign: []identity.Issuer{{Keys: set, Name: issuer}},
-	})
-	must.OK(t, err)
+	}))(t)
 	now := time.Now()
 	return fixture{
 		Authenticator: newAuthenticator(t, verifier),
@@ -121,8 +118,7 @@ func newFixtureOf(t *testing.T, ring identity.KeySource, own, another badtokens.
 // refusal returns why the authenticator refuses a token.
 func (d fixture) refusal(t *testing.T, token string) (auth.Reason, int) {
 	t.Helper()
-	r, err := http.NewRequest(http.MethodGet, "http://socket/v1/agent/health", nil)
-	must.OK(t, err)
+	r := must.Get(http.NewRequest(http.MethodGet, "http://socket/v1/agent/health", nil))(t)
 	r.Header["X-Nomad-Token"] = []string{token}
 	principal, denial := d.Authenticate(r, owner, peer)
 	if denial == nil {
@@ -145,8 +141,7 @@ func TestAuthenticatorRefuses(t *testing.T) {
 	}
 	for _, k := range badtokens.All() {
 		t.Run(k.Name, func(t *testing.T) {
-			token, err := k.Token(d.good(k))
-			must.OK(t, err)
+			token := must.Get(k.Token(d.good(k)))(t)
 			for _, when := range []string{"first", "second"} {
 				if why, status := d.refusal(t, token); why != k.Reason || status != k.Status() || status < 400 {
 					t.Errorf("the %s time: %d %s, want %d %s", when, status, why, k.Status(), k.Reason)
@@ -173,8 +168,7 @@ func TestOtherAlgorithms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			own := badtokens.NewKey("own", generate())
-			set, err := own.KeySet()
-			must.OK(t, err)
+			set := must.Get(own.KeySet())(t)
 			d := newFixtureOf(t, set, own, badtokens.NewKey("another", generate()))
 			if why, _ := d.refusal(t, d.own.Token()); why != auth.NotRefused {
 				t.Fatalf("the good token: %s", why)

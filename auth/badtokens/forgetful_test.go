@@ -76,8 +76,7 @@ func testForgetfulAuthenticator(t *testing.T) {
 			if rows[k.Name] == nil {
 				t.Fatal("the kind has no row in forgotten")
 			}
-			made, err := k.Token(d.good(k))
-			must.OK(t, err)
+			made := must.Get(k.Token(d.good(k)))(t)
 			ask := func(without ...string) auth.Reason {
 				t.Setenv("FORGET", strings.Join(without, "; "))
 				d.Authenticator = newAuthenticator(t, d.verifier)
@@ -105,8 +104,7 @@ var named = regexp.MustCompile(`forgets\("([^"]+)"|fail\("([^"]+)"|enter\(.*"(wa
 // overlay returns the file for the go command's flag of that name, and the names of the checks that can be left out.
 func overlay(t *testing.T) (file string, checks map[string]bool) {
 	t.Helper()
-	root, err := filepath.Abs("../..")
-	must.OK(t, err)
+	root := must.Get(filepath.Abs("../.."))(t)
 	read := func(path string) string {
 		content := must.Read(t, path)
 		return string(content)
@@ -142,7 +140,6 @@ func overlay(t *testing.T) (file string, checks map[string]bool) {
 	for path, content := range sources {
 		replaced[path] = write(path, content)
 	}
-	content, err := json.Marshal(map[string]any{"Replace": replaced})
-	must.OK(t, err)
+	content := must.Get(json.Marshal(map[string]any{"Replace": replaced}))(t)
 	return write("overlay.json", string(content)), checks
 }

@@ -92,8 +92,7 @@ func TestCheck(t *testing.T) {
 
 // TestOperator: what is set for tasks takes nothing from the operator.
 func TestOperator(t *testing.T) {
-	few, err := limitset.Default().With("connections=8,streams=1,waits=1,requests=36/h")
-	must.OK(t, err)
+	few := must.Get(limitset.Default().With("connections=8,streams=1,waits=1,requests=36/h"))(t)
 	want := limitset.Default()
 	want.Changes = limitset.Off
 	if got := few.Operator(); got != want {

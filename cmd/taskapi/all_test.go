@@ -33,8 +33,7 @@ func TestServiceManagerOfAll(t *testing.T) {
 	dir := shortDir(t)
 	file := jobFile(t, pairJob)
 	path := filepath.Join(dir, "notify")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	must.OK(t, err)
+	conn := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"}))(t)
 	defer conn.Close()
 	data := filepath.Join(dir, "data")
 	p := startCommandWith(t, self(t), []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=300000"},

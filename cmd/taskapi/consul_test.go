@@ -99,8 +99,7 @@ func newConsulRun(t *testing.T) *consulRun {
 	c.proxy = consultest.NewProxy(t, address)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	client, err := capi.NewClient(&capi.Config{Address: address, HttpClient: &http.Client{Transport: transport}})
-	must.OK(t, err)
+	client := must.Get(capi.NewClient(&capi.Config{Address: address, HttpClient: &http.Client{Transport: transport}}))(t)
 	c.agent, c.keys = client.Agent(), client.KV()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if c.bad.Load() {
@@ -119,8 +118,7 @@ func (c *consulRun) start(flags ...string) taskapiProcess {
 
 // services returns the names of an allocation's services in Consul.
 func (c *consulRun) services(alloc string) []string {
-	all, err := c.agent.Services()
-	must.OK(c, err)
+	all := must.Get(c.agent.Services())(c)
 	var names []string
 	for id, s := range all {
 		if strings.HasPrefix(id, "_nomad-task-"+alloc+"-") {
@@ -187,8 +185,7 @@ func TestConsul(t *testing.T) {
 	c.proxy.Back()
 	until(t, first, "registered when the agent is back", c.registered(testAllocID))
 	until(t, first, "both checks pass", c.passing)
-	inConsul, err := c.agent.Checks()
-	must.OK(t, err)
+	inConsul := must.Get(c.agent.Checks())(t)
 	for id, check := range inConsul {
 		if strings.Contains(check.ServiceID, testAllocID) &&
 			(!strings.HasPrefix(id, "_nomad-check-") || check.Status != capi.HealthPassing) {
@@ -197,8 +194,7 @@ func TestConsul(t *testing.T) {
 	}
 
 	// What the agent finds restarts the task, and services that begin again have results of their own.
-	old, err := os.ReadFile(pid)
-	must.OK(t, err)
+	old := must.Read(t, pid)
 	c.bad.Store(true)
 	until(t, first, "restarted", func() bool {
 		return strings.Contains(first.out.String(), `healthcheck: check "answers" unhealthy`)
@@ -212,8 +208,7 @@ func TestConsul(t *testing.T) {
 	until(t, first, "both pass again", c.passing)
 
 	// A kill and an agent that is away, at once: nothing of the task ends, and nothing leaves Consul.
-	before, err := os.ReadFile(pid)
-	must.OK(t, err)
+	before := must.Read(t, pid)
 	c.proxy.Away()
 	_ = first.Process.Kill()
 	_ = first.Wait() // killed
@@ -293,9 +288,7 @@ func TestTemplatesOfConsul(t *testing.T) {
 	c.file = jobFile(t, "variable \"web\" {}\n"+job)
 	put := func(value string) {
 		t.Helper()
-		if _, err := c.keys.Put(&capi.KVPair{Key: key, Value: []byte(value)}, nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(c.keys.Put(&capi.KVPair{Key: key, Value: []byte(value)}, nil))(t)
 	}
 	said := func() string {
 		text, _ := os.ReadFile(filepath.Join(datadir.Dir(c.dir).Alloc(testAllocID), "main", "local", "said"))

@@ -67,8 +67,7 @@ func (term *terminal) settings() string {
 // commandLines returns the command lines of all processes.
 func commandLines(t *testing.T) string {
 	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	must.OK(t, err)
+	files := must.Get(filepath.Glob("/proc/[0-9]*/cmdline"))(t)
 	var all strings.Builder
 	for _, file := range files {
 		line, _ := os.ReadFile(file) // it may have ended

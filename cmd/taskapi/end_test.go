@@ -50,8 +50,7 @@ func TestTheEndCanBeRead(t *testing.T) {
 			done <- struct{}{}
 			defer func() { <-done }()
 			r, client := startPrompt(t)
-			stopped, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil)
-			must.OK(t, err)
+			stopped := must.Get(client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil))(t)
 			for {
 				eval, _, err := client.Evaluations().Info(stopped.EvalID, nil)
 				if err != nil || eval.Status != api.EvalStatusComplete {
@@ -87,8 +86,7 @@ func TestTheEndWithoutAConnection(t *testing.T) {
 	r, _ := startPrompt(t)
 	token := r.file("operator.token")
 	ask := func(method, path string) int {
-		code, err := statusOf(t.Context(), r.layout.OperatorSocket(testAllocID), token, method, path)
-		must.OK(t, err)
+		code := must.Get(statusOf(t.Context(), r.layout.OperatorSocket(testAllocID), token, method, path))(t)
 		return code
 	}
 	if code := ask(http.MethodPut, "/v1/allocation/"+testAllocID+"/stop"); code != http.StatusOK {
@@ -112,9 +110,7 @@ func TestTheEndWithoutAConnection(t *testing.T) {
 func TestATaskReadsNoEnd(t *testing.T) {
 	t.Parallel()
 	r, client := startPrompt(t)
-	if _, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil))(t)
 	r.eventually("ended", func() bool {
 		if _, _, err := client.Allocations().Info(testAllocID, nil); err != nil {
 			t.Fatal("the operator:", err)
@@ -162,9 +158,7 @@ func TestSDKGCOfARealAllocation(t *testing.T) {
 				!strings.Contains(err.Error(), want) {
 				t.Fatalf("gc of what runs: %v, want %s", err, want)
 			}
-			if _, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil))(t)
 			for ended := false; !ended; {
 				alloc, _, err := client.Allocations().Info(testAllocID, nil)
 				must.OK(t, err)

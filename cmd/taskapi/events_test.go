@@ -24,8 +24,7 @@ type streamLine struct {
 // openEvents returns the lines of the stream from an index on, and what closes it.
 func openEvents(t *testing.T, client *api.Client, index uint64) (next func() (streamLine, error), done func()) {
 	t.Helper()
-	body, err := client.Raw().Response(fmt.Sprintf("/v1/event/stream?index=%d", index), nil)
-	must.OK(t, err)
+	body := must.Get(client.Raw().Response(fmt.Sprintf("/v1/event/stream?index=%d", index), nil))(t)
 	lines := json.NewDecoder(body)
 	return func() (streamLine, error) {
 		for {
@@ -120,9 +119,7 @@ func TestEventsAreResumed(t *testing.T) {
 			}
 		}
 	}
-	if _, err := client.Allocations().Stop(alloc, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(client.Allocations().Stop(alloc, nil))(t)
 	whole, pieces := <-staying, <-again
 	if !slices.Equal(whole, pieces) {
 		t.Errorf("the client that stays has read\n%q\nand the other\n%q", whole, pieces)
@@ -170,8 +167,7 @@ func TestEventsAcrossProcesses(t *testing.T) {
 				config := api.DefaultConfig()
 				config.Address = "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID)
 				config.SecretID = strings.TrimSpace(readFile(t, datadir.Dir(dir).OperatorToken(testAllocID)))
-				client, err := api.NewClient(config)
-				must.OK(t, err)
+				client := must.Get(api.NewClient(config))(t)
 				t.Cleanup(client.Close)
 				until(t, p, "the operator is answered", func() bool {
 					_, _, err := client.Allocations().Info(testAllocID, nil)
@@ -196,9 +192,7 @@ func TestEventsAcrossProcesses(t *testing.T) {
 			client := operator()
 			next, done = openEvents(t, client, last+1)
 			defer done()
-			if _, err := client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil))(t)
 			before := last
 			seen, _ := untilEvent(t, next, "the end", func(line streamLine) bool {
 				// One without a version of the allocation has the index of the line before.

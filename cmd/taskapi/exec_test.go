@@ -214,8 +214,7 @@ func TestExecEndsWithItsClient(t *testing.T) {
 			err = cmd.Start()
 		}
 		must.OK(t, err)
-		pid, err := bufio.NewReader(out).ReadString('\n')
-		must.OK(t, err)
+		pid := must.Get(bufio.NewReader(out).ReadString('\n'))(t)
 		return cmd, pid
 	}
 	client, child := session()
@@ -269,8 +268,7 @@ func TestExecOnATerminal(t *testing.T) {
 		must.OK(t, unix.IoctlSetWinsize(int(window.Fd()), unix.TIOCSWINSZ,
 			&unix.Winsize{Row: rows, Col: columns}))
 	}
-	before, err := term.GetState(programs.Fd())
-	must.OK(t, err)
+	before := must.Get(term.GetState(programs.Fd()))(t)
 	screen := bufio.NewReader(window)
 	expect := func(want string) {
 		t.Helper()
@@ -286,9 +284,7 @@ func TestExecOnATerminal(t *testing.T) {
 	}
 	keys := func(text string) {
 		t.Helper()
-		if _, err := window.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(window.WriteString(text))(t)
 	}
 	const script = `trap 'echo "size $(stty size)"' WINCH; trap 'echo interrupted' INT; echo "ready $TERM"; ` +
 		`while [ ! -e leave ]; do sleep 0.05; done; rm leave; exit 9`
@@ -327,9 +323,7 @@ func TestExecOnATerminal(t *testing.T) {
 			if err != nil || !reflect.DeepEqual(after, before) {
 				t.Errorf("the terminal is %+v, %v; want %+v", after, err, before)
 			}
-			if _, err := programs.WriteString("the end of " + tc.name + "\n"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(programs.WriteString("the end of " + tc.name + "\n"))(t)
 			<-drained
 		})
 	}

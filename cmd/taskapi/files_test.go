@@ -308,14 +308,11 @@ func followLogs(t *testing.T, r *running, clients ...*api.Client) {
 	}()
 	want := new(strings.Builder)
 	want.WriteString("first\n")
-	input, err := os.OpenFile(r.allocDir("server", "local", "input"), os.O_WRONLY|os.O_APPEND, 0)
-	must.OK(t, err)
+	input := must.Get(os.OpenFile(r.allocDir("server", "local", "input"), os.O_WRONLY|os.O_APPEND, 0))(t)
 	defer input.Close()
 	write := func(text string) {
 		want.WriteString(text)
-		if _, err := input.WriteString(text); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(input.WriteString(text))(t)
 	}
 	for i := range 3000 { // three files of a megabyte
 		write(fmt.Sprintf("%d %s\n", i, strings.Repeat("x", 1000)))

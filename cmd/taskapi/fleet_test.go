@@ -39,8 +39,7 @@ job "%s" {
 func fleetMachines(t *testing.T) (machines []station, env []string) {
 	t.Helper()
 	dir := shortDir(t)
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	env = []string{"TASKAPI_TEST_STORE=" + filepath.Join(dir, "store")}
 	must.OK(t, os.Mkdir(filepath.Join(dir, "store"), 0o700))
 	for _, name := range []string{"one", "two"} {
@@ -66,12 +65,10 @@ func fleetMachines(t *testing.T) (machines []station, env []string) {
 func (s station) client(t *testing.T) *api.Client {
 	t.Helper()
 	alloc := filepath.Join(s.dir, "allocs", s.id())
-	token, err := os.ReadFile(filepath.Join(alloc, "operator.token"))
-	must.OK(t, err)
+	token := must.Read(t, filepath.Join(alloc, "operator.token"))
 	config := api.DefaultConfig()
 	config.Address, config.SecretID = "unix://"+filepath.Join(alloc, "operator.sock"), strings.TrimSpace(string(token))
-	client, err := api.NewClient(config)
-	must.OK(t, err)
+	client := must.Get(api.NewClient(config))(t)
 	return client
 }
 
@@ -91,8 +88,7 @@ func TestFleetOfMachines(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "alloc not found: two.g[0] runs on the machine ") {
 		t.Errorf("the other machine's allocation: %v", err)
 	}
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	run := func(args ...string) string {
 		t.Helper()
 		p := startCommandWith(t, self, env, args...)
@@ -105,8 +101,7 @@ func TestFleetOfMachines(t *testing.T) {
 		t.Error(said)
 	}
 	until(t, two.taskapiProcess, "has the revocation", func() bool {
-		list, err := revocation.Open(revocation.Config{Dir: filepath.Join(two.dir, "revocations")})
-		must.OK(t, err)
+		list := must.Get(revocation.Open(revocation.Config{Dir: filepath.Join(two.dir, "revocations")}))(t)
 		defer list.Close()
 		return len(list.Rules()) == 1 && list.Rules()[0].TokenID == "stolen"
 	})

@@ -771,8 +771,7 @@ func TestHelpersOfTestsStayInTests(t *testing.T) {
 // TestProgramHasNoLibraryForTests: the program pays for each package that it links at each start, also in the keeper
 // and before each task. go-cmp, which package hclwrite needs, takes 220 KB of memory.
 func TestProgramHasNoLibraryForTests(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
-	must.OK(t, err)
+	out := must.Get(exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output())(t)
 	linked := strings.Fields(string(out))
 	if !slices.Contains(linked, "taskapi/allocrunner") {
 		t.Fatalf("go list names %d packages, and not the runner", len(linked))

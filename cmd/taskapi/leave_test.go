@@ -73,9 +73,7 @@ func TestASignalBeforeTheJobIsRead(t *testing.T) {
 	must.OK(t, err)
 	defer job.Close()
 	p.Stdin = stdin
-	if _, err := job.WriteString("job "); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(job.WriteString("job "))(t)
 	must.OK(t, p.Start())
 	until(t, p, "it reads", func() bool {
 		unread, err := unix.IoctlGetInt(int(stdin.Fd()), unix.TIOCINQ)

@@ -37,8 +37,7 @@ type machineAgent struct {
 // startAgent starts the agent of a data directory. At the end all allocations are stopped.
 func startAgent(t *testing.T, data string, flags ...string) *machineAgent {
 	t.Helper()
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	a := &machineAgent{taskapiProcess: startCommand(t, self, append([]string{"agent", "--data-dir", data}, flags...)...), t: t,
 		data: data}
 	t.Cleanup(func() {
@@ -66,8 +65,7 @@ func (a *machineAgent) taskapi(args ...string) string {
 // sdk returns Nomad's SDK on a socket, with a token.
 func sdk(t *testing.T, address, token string) *api.Client {
 	t.Helper()
-	client, err := api.NewClient(&api.Config{Address: address, SecretID: token})
-	must.OK(t, err)
+	client := must.Get(api.NewClient(&api.Config{Address: address, SecretID: token}))(t)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -86,9 +84,8 @@ func (a *machineAgent) client() *api.Client {
 
 func parsedJob(t *testing.T, text string) *api.Job {
 	t.Helper()
-	job, err := jobspec.Parse(jobspec.Config{Filename: "job.nomad.hcl", Body: []byte(text), AsWritten: true,
-		Audience: identity.DefaultAudience})
-	must.OK(t, err)
+	job := must.Get(jobspec.Parse(jobspec.Config{Filename: "job.nomad.hcl", Body: []byte(text), AsWritten: true,
+		Audience: identity.DefaultAudience}))(t)
 	return job
 }
 
@@ -426,11 +423,9 @@ func TestAgentsDoor(t *testing.T) {
 	a := startAgent(t, shortDir(t))
 	a.register(parsedJob(t, strings.Replace(pairJob, "count = 2", "", 1)))
 	id := strings.Fields(a.allocs("pair")[0])[1]
-	machine, err := os.ReadFile(filepath.Join(a.data, "operator.token"))
-	must.OK(t, err)
+	machine := must.Get(os.ReadFile(filepath.Join(a.data, "operator.token")))(t)
 	dir := filepath.Join(a.data, "allocs", id)
-	alloc, err := os.ReadFile(filepath.Join(dir, "operator.token"))
-	must.OK(t, err)
+	alloc := must.Get(os.ReadFile(filepath.Join(dir, "operator.token")))(t)
 	for what, c := range map[string]struct{ socket, token string }{
 		"an allocation's token on the machine's socket": {filepath.Join(a.data, "operator.sock"), string(alloc)},
 		"the machine's token on an allocation's socket": {filepath.Join(dir, "operator.sock"), string(machine)},

@@ -45,15 +45,12 @@ func newAuthority(t *testing.T, name string) *authority {
 // sign writes a certificate and its key into files.
 func (a *authority) sign(t *testing.T, name string, what *x509.Certificate) (cert, key string) {
 	t.Helper()
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must.OK(t, err)
+	own := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	if a.key == nil {
 		a.key = own
 	}
-	raw, err := x509.CreateCertificate(rand.Reader, what, a.cert, own.Public(), a.key)
-	must.OK(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(own)
-	must.OK(t, err)
+	raw := must.Get(x509.CreateCertificate(rand.Reader, what, a.cert, own.Public(), a.key))(t)
+	private := must.Get(x509.MarshalPKCS8PrivateKey(own))(t)
 	cert, key = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem")
 	must.OK(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw}), 0o600))
 	must.OK(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
@@ -90,8 +87,7 @@ func TestAgentsRemoteDoor(t *testing.T) {
 		if from != nil {
 			config.TLSConfig.ClientCert, config.TLSConfig.ClientKey = from.leaf(t, "client", x509.ExtKeyUsageClientAuth)
 		}
-		c, err := api.NewClient(config)
-		must.OK(t, err)
+		c := must.Get(api.NewClient(config))(t)
 		t.Cleanup(c.Close)
 		return c
 	}
@@ -189,8 +185,7 @@ func TestAgentShowsChildren(t *testing.T) {
 			}
 			last = max(last, batch.Index)
 			for _, event := range batch.Events {
-				alloc, err := event.Allocation()
-				must.OK(t, err)
+				alloc := must.Get(event.Allocation())(t)
 				seen[alloc.JobID] = true
 			}
 		case <-overdue:

@@ -47,8 +47,7 @@ func TestMemoryAtRest(t *testing.T) {
 	})
 	operator.Close()
 	until(t, p, "at rest", func() bool {
-		all, err := proc.All()
-		must.OK(t, err)
+		all := must.Get(proc.All())(t)
 		processes, sum := 0, uint64(0)
 		for _, stat := range all {
 			if stat.PID == p.Process.Pid || stat.Parent == p.Process.Pid {

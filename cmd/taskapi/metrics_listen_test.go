@@ -81,8 +81,7 @@ func checkHeaders(t *testing.T, base string) {
 		t.Log("promtool is not installed")
 		return
 	}
-	answer, err := http.Get(base + "/metrics")
-	must.OK(t, err)
+	answer := must.Get(http.Get(base + "/metrics"))(t)
 	defer answer.Body.Close()
 	promtool := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
 	promtool.Stdin = answer.Body
@@ -160,8 +159,7 @@ func TestMetricsListen(t *testing.T) {
 		testAllocID, "/.well-known/jwks.json"} {
 		request, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, base+path, nil)
 		request.Header.Set("X-Nomad-Token", r.file("operator.token")) // not even with it
-		answer, err := http.DefaultClient.Do(request)
-		must.OK(t, err)
+		answer := must.Get(http.DefaultClient.Do(request))(t)
 		_, _ = io.Copy(io.Discard, answer.Body)
 		answer.Body.Close()
 		if answer.StatusCode != http.StatusNotFound {
@@ -179,8 +177,7 @@ func TestMetricsListen(t *testing.T) {
 // TestMetricsListenRefused: an address that can't be had, or is none, ends the run before anything has begun.
 func TestMetricsListenRefused(t *testing.T) {
 	t.Parallel()
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	taken := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer taken.Close()
 	for _, test := range []struct{ address, words string }{
 		{taken.Addr().String(), "another program listens there"},

@@ -275,8 +275,7 @@ var deliberate = []struct{ where, what, why string }{
 // and the headers with an index.
 func TestNomadsAnswers(t *testing.T) {
 	t.Parallel()
-	job, err := os.ReadFile("testdata/nomad/job.nomad.hcl")
-	must.OK(t, err)
+	job := must.Read(t, "testdata/nomad/job.nomad.hcl")
 	r := startRun(t, shortDir(t), string(job))
 	sdk := r.operator()
 	r.eventually("healthy", func() bool {
@@ -299,8 +298,7 @@ func TestNomadsAnswers(t *testing.T) {
 	}
 	nomad := nomadAPI{r, sdk}
 	var events map[string]shape // they come last in the file, and the requests before them make some
-	recorded, err := os.Open("testdata/nomad/answers.jsonl")
-	must.OK(t, err)
+	recorded := must.Get(os.Open("testdata/nomad/answers.jsonl"))(t)
 	defer recorded.Close()
 	for lines := json.NewDecoder(recorded); lines.More(); {
 		var want nomadAnswer
@@ -394,8 +392,7 @@ func (n nomadAPI) do(t *testing.T, want nomadAnswer) (status int, index string, 
 			index = "read"
 		}
 	}
-	text, err := io.ReadAll(answer.Body)
-	must.OK(t, err)
+	text := must.Get(io.ReadAll(answer.Body))(t)
 	if want.JSON != nil && answer.StatusCode == want.Status {
 		if err := json.Unmarshal(text, &value); err != nil {
 			t.Errorf("%s: %v in %.200s", want.name(), err, text)

@@ -51,8 +51,7 @@ func startProxy(t *testing.T, r *running, args ...string) string {
 // overTCP returns the SDK on an address with a token.
 func overTCP(t *testing.T, url, token string) *api.Client {
 	t.Helper()
-	client, err := api.NewClient(&api.Config{Address: url, SecretID: token})
-	must.OK(t, err)
+	client := must.Get(api.NewClient(&api.Config{Address: url, SecretID: token}))(t)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -73,8 +72,7 @@ func TestProxy(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	events, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0, nil)
-	must.OK(t, err)
+	events := must.Get(client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0, nil))(t)
 	must.OK(t, client.Allocations().Signal(&api.Allocation{ID: testAllocID}, nil, "server", "SIGCONT"))
 	if event := <-events; event.Err != nil { // before the stream has an end
 		t.Error(event.Err)
@@ -102,8 +100,7 @@ func TestProxyLetsNobodyIn(t *testing.T) {
 		{operator, operatorToken, "", "Origin", 403},
 		{operator, operatorToken, "", "Referer", 403},
 	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, test.url+"/v1/allocations", nil)
-		must.OK(t, err)
+		request := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, test.url+"/v1/allocations", nil))(t)
 		request.Host = test.host
 		if test.token != "" {
 			request.Header.Set("X-Nomad-Token", test.token)
@@ -111,8 +108,7 @@ func TestProxyLetsNobodyIn(t *testing.T) {
 		if test.header != "" {
 			request.Header.Set(test.header, test.url)
 		}
-		answer, err := http.DefaultClient.Do(request)
-		must.OK(t, err)
+		answer := must.Get(http.DefaultClient.Do(request))(t)
 		_, _ = io.Copy(io.Discard, answer.Body)
 		answer.Body.Close()
 		if answer.StatusCode != test.status {
@@ -122,8 +118,7 @@ func TestProxyLetsNobodyIn(t *testing.T) {
 	if code := r.stop(); code != 0 {
 		t.Errorf("ended with %d", code)
 	}
-	answer, err := http.Get(operator + "/v1/allocations")
-	must.OK(t, err)
+	answer := must.Get(http.Get(operator + "/v1/allocations"))(t)
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" {
 		t.Errorf("after the end: %d, %v", answer.StatusCode, answer.Header)
@@ -199,14 +194,12 @@ func TestProxyOfBadRequests(t *testing.T) {
 		search + token + "Connection: Upgrade, close\r\nUpgrade: \xff\r\n\r\n":                                    400,
 		search + "Content-Length: 7\r\n\r\n{":                                                                     401,
 	} {
-		conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-		must.OK(t, err)
+		conn := must.Get(net.Dial("tcp", strings.TrimPrefix(url, "http://")))(t)
 		if _, err := io.WriteString(conn, request); err != nil {
 			t.Error(err)
 		}
 		reader := bufio.NewReader(conn)
-		answer, err := http.ReadResponse(reader, nil)
-		must.OK(t, err)
+		answer := must.Get(http.ReadResponse(reader, nil))(t)
 		if _, _ = io.Copy(io.Discard, answer.Body); answer.StatusCode != want {
 			t.Errorf("%q: %d, want %d", request, answer.StatusCode, want)
 		}

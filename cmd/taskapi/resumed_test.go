@@ -60,10 +60,8 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 	sdk, err := operator.SDK()
 	must.OK(t, err)
 	rack := "r1"
-	if _, err := sdk.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": &rack}},
-		nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(sdk.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": &rack}},
+		nil))(t)
 	endsOf(t, p, syscall.SIGUSR1)
 
 	p = startProcess(t, dir, file)
@@ -143,8 +141,7 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 		return errors.Is(err, state.ErrInUse)
 	}
 	next := func() taskapiProcess { // which is stopped when it waits for the key ring
-		lock, err := privatefile.Acquire(filepath.Join(datadir.Dir(dir).Keyring(), "lock"))
-		must.OK(t, err)
+		lock := must.Get(privatefile.Acquire(filepath.Join(datadir.Dir(dir).Keyring(), "lock")))(t)
 		p := startProcess(t, dir, file)
 		until(t, p, "it has the allocation", inUse)
 		must.OK(t, errors.Join(p.Process.Signal(syscall.SIGSTOP), unix.Waitid(unix.P_PID, p.Process.Pid, nil,
@@ -157,8 +154,7 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 		second = next()
 	}
 	must.OK(t, os.Remove(socket))
-	looks, err := net.Listen("unix", socket)
-	must.OK(t, err)
+	looks := must.Get(net.Listen("unix", socket))(t)
 	var out, errs bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
@@ -166,8 +162,7 @@ func TestRestartWaitsForTheNextTaskapi(t *testing.T) {
 			testEnvironment(&out, &errs))
 	}()
 	for range 2 { // it looks who listens, and asks
-		its, err := looks.Accept()
-		must.OK(t, err)
+		its := must.Get(looks.Accept())(t)
 		its.Close()
 	}
 	// The socket goes with its listener.

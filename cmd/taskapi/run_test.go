@@ -139,8 +139,7 @@ type running struct {
 // shortDir returns a directory whose sockets ordinary clients can dial: the SDK and net.Dial take 107 bytes.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "t")
-	must.OK(t, err)
+	dir := must.Get(os.MkdirTemp("", "t"))(t)
 	t.Cleanup(func() {
 		for pid := range belongingTo(dir) { // what a test that failed has left running
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
@@ -153,8 +152,7 @@ func shortDir(t *testing.T) string {
 // self returns the path of this program, which is taskapi with TASKAPI_TEST_MAIN in its environment.
 func self(t *testing.T) string {
 	t.Helper()
-	path, err := os.Executable()
-	must.OK(t, err)
+	path := must.Get(os.Executable())(t)
 	return path
 }
 
@@ -493,8 +491,7 @@ func TestLongAndOddDataDirectories(t *testing.T) {
         X = "y"`, 1), "-v")
 			r.eventually("started", func() bool { return strings.Contains(r.stdout.String(), "server      Started") })
 			pid := taskPID(t, r, "server")
-			env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-			must.OK(t, err)
+			env := must.Read(t, fmt.Sprintf("/proc/%d/environ", pid))
 			addr := variable(string(env), "NOMAD_UNIX_ADDR")
 			if len(addr) > len("unix://")+107 || strings.ContainsAny(addr, " %") {
 				t.Errorf("NOMAD_UNIX_ADDR is %q, which clients can't dial", addr)
@@ -546,11 +543,8 @@ func TestRawRequests(t *testing.T) {
 		"BREW /v1/agent/health HTTP/1.1\r\nHost: x\r\n\r\n",
 		"GET //v1/../v1/agent/health HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
-		conn, err := dialUnix(t, r.layout.OperatorSocket(testAllocID))
-		must.OK(t, err)
-		if _, err := io.WriteString(conn, request); err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(dialUnix(t, r.layout.OperatorSocket(testAllocID)))(t)
+		must.Get(io.WriteString(conn, request))(t)
 		head := make([]byte, len("HTTP/1.1 401"))
 		if _, err := io.ReadFull(conn, head); err != nil || string(head) != "HTTP/1.1 401" {
 			t.Errorf("%q: got %q, %v; want 401", request, head, err)

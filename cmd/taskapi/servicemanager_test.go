@@ -21,8 +21,7 @@ func TestServiceManager(t *testing.T) {
 	dir := shortDir(t)
 	file := jobFile(t, survivorJob)
 	path := filepath.Join(dir, "notify")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	must.OK(t, err)
+	conn := must.Get(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"}))(t)
 	defer conn.Close()
 	start := func(within string) taskapiProcess {
 		return startCommandWith(t, self(t), []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=" + within},

@@ -227,8 +227,7 @@ func TestServices(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicService: {"*"}}, 0, nil)
-	must.OK(t, err)
+	stream := must.Get(client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicService: {"*"}}, 0, nil))(t)
 	n.start(servingID)
 	web := n.found("web", 1)[0]
 	own := n.found("own-server", 1)[0]
@@ -241,8 +240,7 @@ func TestServices(t *testing.T) {
 	if own.Address != "10.1.2.3" || own.Port != 4711 || own.Tags == nil {
 		t.Errorf("the task's service = %+v", own)
 	}
-	operator, err := n.operator(servingID)
-	must.OK(t, err)
+	operator := must.Get(n.operator(servingID))(t)
 	defer operator.Close()
 	if services, _, err := operator.Allocations().Services(servingID, nil); err != nil || len(services) != 2 {
 		t.Errorf("the allocation's services: %+v, %v", services, err)
@@ -272,8 +270,7 @@ func TestServices(t *testing.T) {
 		case line := <-stream:
 			must.OK(t, line.Err)
 			for _, e := range line.Events {
-				s, err := e.Service()
-				must.OK(t, err)
+				s := must.Get(e.Service())(t)
 				seen = append(seen, e.Type+" "+s.ServiceName)
 			}
 		case <-time.After(deadline):
@@ -405,8 +402,7 @@ func consulTemplate(t *testing.T) string {
 // relay serves a Unix socket at a TCP address, as socat does, for programs that know no Unix sockets.
 func relay(t *testing.T, path string) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var running sync.WaitGroup
 	t.Cleanup(running.Wait)
 	t.Cleanup(func() { _ = listener.Close() })

@@ -43,8 +43,7 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 	for _, name := range names[:4] {
 		path := r.allocDir(name, "secrets", "api.sock")
 		for range 256 {
-			c, err := socket.Dial(context.Background(), path)
-			must.OK(t, err)
+			c := must.Get(socket.Dial(context.Background(), path))(t)
 			t.Cleanup(func() { c.Close() })
 			opened++
 		}
@@ -61,8 +60,7 @@ func TestNoTaskTakesAllConnections(t *testing.T) {
 	}
 	taskapi(t, "status", "--data-dir", string(r.layout), testAllocID)
 	for range taskConnections - 1 { // and one for the client
-		c, err := socket.Dial(context.Background(), r.allocDir("t4", "secrets", "api.sock"))
-		must.OK(t, err)
+		c := must.Get(socket.Dial(context.Background(), r.allocDir("t4", "secrets", "api.sock")))(t)
 		t.Cleanup(func() { c.Close() })
 	}
 	client := r.client(r.allocDir("t4", "secrets", "api.sock"), r.file("t4", "secrets", "nomad_token"))
@@ -80,8 +78,7 @@ func TestConnectionsAreASetting(t *testing.T) {
 	path := r.allocDir("other", "secrets", "api.sock")
 	for range 20 {
 		for _, path := range []string{path, r.allocDir("operator.sock")} {
-			c, err := socket.Dial(context.Background(), path)
-			must.OK(t, err)
+			c := must.Get(socket.Dial(context.Background(), path))(t)
 			t.Cleanup(func() { c.Close() })
 		}
 	}

@@ -50,8 +50,7 @@ func (p *pair) run(t *testing.T, name string) station {
 	t.Helper()
 	dir := filepath.Join(p.dir, name)
 	must.OK(t, os.MkdirAll(dir, 0o700))
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	env := []string{"TASKAPI_TEST_STORE=" + filepath.Join(p.dir, "store"), "TASKAPI_TEST_CUT=" + filepath.Join(dir, "cut")}
 	if p.etcd != "" {
 		env = nil

@@ -90,9 +90,7 @@ func abandoned(t *testing.T, dir string) (files map[string]string) {
 // newKeyring makes a data directory with a key ring.
 func newKeyring(t *testing.T, dir string) string {
 	t.Helper()
-	if _, err := identity.OpenKeyring(identity.KeyringConfig{Dir: datadir.Dir(dir).Keyring()}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: datadir.Dir(dir).Keyring()}))(t)
 	return dir
 }
 

@@ -249,8 +249,7 @@ func shownPort(t *testing.T, dataDir string) int {
 // wantWholeOutput holds that the lines 1, 2, 3 ... are all there.
 func wantWholeOutput(t *testing.T, path string) {
 	t.Helper()
-	f, err := os.Open(path)
-	must.OK(t, err)
+	f := must.Get(os.Open(path))(t)
 	defer f.Close()
 	n := 0
 	for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -387,8 +386,7 @@ func killKeeper(t *testing.T, dataDir string) {
 		if !strings.Contains(args, "keeper") {
 			continue
 		}
-		n, err := strconv.Atoi(pid)
-		must.OK(t, err)
+		n := must.Get(strconv.Atoi(pid))(t)
 		must.OK(t, syscall.Kill(n, syscall.SIGKILL))
 	}
 }

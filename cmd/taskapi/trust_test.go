@@ -73,8 +73,7 @@ func TestAnotherIssuer(t *testing.T) {
 	dir := t.TempDir()
 	const iss = "https://nomad.example"
 	ring := func(name string) *identity.Keyring {
-		k, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(dir, name)})
-		must.OK(t, err)
+		k := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(dir, name)}))(t)
 		writeFile(t, filepath.Join(dir, name+".json"), string(k.JWKS()))
 		return k
 	}
@@ -118,8 +117,7 @@ func TestAnotherIssuer(t *testing.T) {
 			Task: "server",
 		}
 		test.change(&claims)
-		token, err := test.ring.Sign(claims)
-		must.OK(t, err)
+		token := must.Get(test.ring.Sign(claims))(t)
 		addr := r.layout.TaskSocket(testAllocID, "server")
 		if claims.Role == identity.RoleOperator {
 			addr = r.layout.OperatorSocket(testAllocID)
@@ -132,11 +130,10 @@ func TestAnotherIssuer(t *testing.T) {
 		}
 	}
 	plainToken := func() string {
-		token, err := plain.Sign(identity.Claims{
+		token := must.Get(plain.Sign(identity.Claims{
 			Audience: []string{identity.DefaultAudience}, ExpiresAt: time.Now().Add(time.Hour).Unix(),
 			AllocationID: testAllocID, JobID: "demo", Namespace: "default", Task: "server",
-		})
-		must.OK(t, err)
+		}))(t)
 		return token
 	}()
 	must.OK(t, os.Remove(filepath.Join(dir, "plain.json")))
@@ -164,8 +161,7 @@ func TestPolicyAndAudit(t *testing.T) {
 	}
 	token := r.file("server", "secrets", "nomad_token")
 	r.stop()
-	content, err := os.ReadFile(log)
-	must.OK(t, err)
+	content := must.Read(t, log)
 	if strings.Contains(string(content), token[len(token)-20:]) {
 		t.Error("the audit log holds a signature")
 	}
@@ -210,9 +206,8 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 	dir := shortDir(t)
 	p := startProcess(t, dir, jobFile(t, promptJob), "-o",
 		"audit.path="+log)
-	client, err := api.NewClient(&api.Config{Address: "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID),
-		SecretID: "garbage"})
-	must.OK(t, err)
+	client := must.Get(api.NewClient(&api.Config{Address: "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID),
+		SecretID: "garbage"}))(t)
 	defer client.Close()
 	refused := 0
 	refuse := func() bool {
@@ -319,8 +314,7 @@ func TestMetricsAreTheOperatorsAlone(t *testing.T) {
 	if _, err := r.client(r.layout.OperatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {
 		t.Error("garbage is let in")
 	}
-	text, err := operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
-	must.OK(t, err)
+	text := must.Get(operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}}))(t)
 	for _, want := range []string{
 		`taskapi_door_refused_total{reason="malformed"} 1`,
 		"taskapi_door_cache_misses_total", "taskapi_door_verify_seconds_total", "taskapi_socket_connections_accepted_total",

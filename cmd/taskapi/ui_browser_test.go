@@ -92,8 +92,7 @@ func TestUIInBrowser(t *testing.T) {
 	}
 
 	// Another program's page, on another port, and on a name of its own that points here.
-	evil, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	evil := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	requests := make(chan *http.Request, 100)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests <- r

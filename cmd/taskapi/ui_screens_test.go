@@ -48,8 +48,7 @@ func TestUIScreens(t *testing.T) {
 // fewColours returns a picture with the 256 most frequent of its colours, and each other one as the nearest of these.
 func fewColours(t *testing.T, data []byte) []byte {
 	t.Helper()
-	from, err := png.Decode(bytes.NewReader(data))
-	must.OK(t, err)
+	from := must.Get(png.Decode(bytes.NewReader(data)))(t)
 	counts := map[color.Color]int{}
 	bounds := from.Bounds()
 	for y := range bounds.Dy() {

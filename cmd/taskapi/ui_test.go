@@ -365,8 +365,7 @@ func TestUI(t *testing.T) {
 
 func mustURL(t *testing.T, text string) *url.URL {
 	t.Helper()
-	u, err := url.Parse(text)
-	must.OK(t, err)
+	u := must.Get(url.Parse(text))(t)
 	return u
 }
 
@@ -377,8 +376,7 @@ func followOutput(t *testing.T, p *page, alloc string) {
 	defer cancel()
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, p.url+alloc+"/output", nil)
 	req.Host = p.host
-	resp, err := p.Do(req)
-	must.OK(t, err)
+	resp := must.Get(p.Do(req))(t)
 	defer resp.Body.Close()
 	wants := []string{"packed", "took long", "prepared"}
 	for lines := bufio.NewScanner(resp.Body); len(wants) > 0 && lines.Scan(); {

@@ -29,14 +29,11 @@ func askOver(t *testing.T, addr, token, method, path, body string) (status int, 
 		error) {
 		return new(net.Dialer).DialContext(ctx, "unix", addr)
 	}}
-	request, err := http.NewRequestWithContext(t.Context(), method, "http://local"+path, strings.NewReader(body))
-	must.OK(t, err)
+	request := must.Get(http.NewRequestWithContext(t.Context(), method, "http://local"+path, strings.NewReader(body)))(t)
 	request.Header.Set("X-Nomad-Token", strings.TrimSpace(token))
-	response, err := transport.RoundTrip(request)
-	must.OK(t, err)
+	response := must.Get(transport.RoundTrip(request))(t)
 	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	must.OK(t, err)
+	content := must.Get(io.ReadAll(response.Body))(t)
 	return response.StatusCode, response.Header.Get("X-Nomad-Index"), string(content)
 }
 

@@ -212,8 +212,7 @@ func TestFile(t *testing.T) {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	write(`{"faults": [{"status": 503}]}`)
-	file, err := faults.OpenFile(path, slog.New(slog.DiscardHandler))
-	must.OK(t, err)
+	file := must.Get(faults.OpenFile(path, slog.New(slog.DiscardHandler)))(t)
 	defer file.Close()
 	server := serve(t, file)
 	expect := func(want string) {

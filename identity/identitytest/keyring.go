@@ -6,25 +6,20 @@ import (
 	"testing"
 
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // Keyring returns a new key ring.
 func Keyring(tb testing.TB) *identity.Keyring {
 	tb.Helper()
-	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(tb.TempDir(), "keyring")})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	ring := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(tb.TempDir(), "keyring")}))(tb)
 	return ring
 }
 
 // Sign returns a token that the ring has signed.
 func Sign(tb testing.TB, ring *identity.Keyring, c identity.Claims) string {
 	tb.Helper()
-	token, err := ring.Sign(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	token := must.Get(ring.Sign(c))(tb)
 	return token
 }
 
@@ -32,8 +27,6 @@ func Sign(tb testing.TB, ring *identity.Keyring, c identity.Claims) string {
 func Rotate(tb testing.TB, ring *identity.Keyring) string {
 	tb.Helper()
 	before := ring.Active().ID
-	if _, err := ring.Rotate(); err != nil {
-		tb.Fatal(err)
-	}
+	must.Get(ring.Rotate())(tb)
 	return before
 }

@@ -22,8 +22,7 @@ var now = time.Unix(1_800_000_000, 0)
 // mint returns a secret that stands for "the token", for an hour.
 func mint(t *testing.T, dir string) string {
 	t.Helper()
-	secret, err := opaque.Mint(dir, "the token", now.Add(time.Hour), now)
-	must.OK(t, err)
+	secret := must.Get(opaque.Mint(dir, "the token", now.Add(time.Hour), now))(t)
 	return secret
 }
 

@@ -50,8 +50,7 @@ func FuzzList(f *testing.F) {
 			}
 			return
 		}
-		again, err := open()
-		must.OK(t, err)
+		again := must.Get(open())(t)
 		defer again.Close()
 		if !list.Revoked(stolen) || !again.Revoked(stolen) {
 			t.Fatalf("what was added is not refused: %+v", again.Rules())

@@ -25,16 +25,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func open(t *testing.T, dir string) *revocation.List {
 	t.Helper()
-	l, err := revocation.Open(revocation.Config{Dir: dir})
-	must.OK(t, err)
+	l := must.Get(revocation.Open(revocation.Config{Dir: dir}))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
 func add(t *testing.T, l *revocation.List, r revocation.Rule) revocation.Rule {
 	t.Helper()
-	r, err := l.Add(r)
-	must.OK(t, err)
+	r = must.Get(l.Add(r))(t)
 	return r
 }
 
@@ -127,8 +125,7 @@ func TestForgotten(t *testing.T) {
 		t.Errorf("a rule for every token ends at %d, want %d", r.Until, longest)
 	}
 	// A process that accepts tokens of a longer life makes rules last longer, also those of others.
-	longer, err := revocation.Open(revocation.Config{Dir: dir, MaxTTL: 3 * identity.DefaultMaxTTL})
-	must.OK(t, err)
+	longer := must.Get(revocation.Open(revocation.Config{Dir: dir, MaxTTL: 3 * identity.DefaultMaxTTL}))(t)
 	defer longer.Close()
 	if r := add(t, l, revocation.Rule{Task: "t", Before: now}); r.Until < now+int64(3*identity.DefaultMaxTTL/time.Second) {
 		t.Errorf("with tokens of three years, it ends at %d", r.Until)
@@ -186,8 +183,7 @@ func TestUnreadable(t *testing.T) {
 	l, other := open(t, dir), open(t, dir)
 	add(t, other, revocation.Rule{TokenID: "j"})
 	path := filepath.Join(dir, "revocations.json")
-	good, err := os.ReadFile(path)
-	must.OK(t, err)
+	good := must.Read(t, path)
 	must.OK(t, privatefile.Write(path, []byte("{")))
 	if !l.Revoked(&identity.Claims{ID: "i", Task: "t"}) || l.Revoked(&identity.Claims{Role: identity.RoleOperator}) {
 		t.Error("a damaged list lets a task in, or shuts the operator out")
@@ -243,8 +239,7 @@ func TestLost(t *testing.T) {
 // openAt opens a list whose clock shows the time that now has.
 func openAt(t *testing.T, dir string, now *time.Time) *revocation.List {
 	t.Helper()
-	l, err := revocation.Open(revocation.Config{Dir: dir, Now: func() time.Time { return *now }})
-	must.OK(t, err)
+	l := must.Get(revocation.Open(revocation.Config{Dir: dir, Now: func() time.Time { return *now }}))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -464,8 +459,7 @@ func TestCloseLeavesNoFile(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "r")
 	before := count()
-	l, err := revocation.Open(revocation.Config{Dir: dir})
-	must.OK(t, err)
+	l := must.Get(revocation.Open(revocation.Config{Dir: dir}))(t)
 	if err := l.Close(); err != nil || count() != before {
 		t.Errorf("%d files are open, %v; want %d", count(), err, before)
 	}
@@ -501,8 +495,7 @@ func TestQuestionCostsNoMemory(t *testing.T) {
 }
 
 func BenchmarkRevoked(b *testing.B) {
-	l, err := revocation.Open(revocation.Config{Dir: filepath.Join(b.TempDir(), "r")})
-	must.OK(b, err)
+	l := must.Get(revocation.Open(revocation.Config{Dir: filepath.Join(b.TempDir(), "r")}))(b)
 	defer l.Close()
 	c := &identity.Claims{ID: "j", AllocationID: "a", Task: "t", IssuedAt: 1}
 	for b.Loop() {

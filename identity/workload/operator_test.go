@@ -39,16 +39,14 @@ func (o *operators) manager(job string, ttl time.Duration, audience string) *wor
 // token returns the token that a manager leaves in the file.
 func (o *operators) token(t *testing.T, job string, ttl time.Duration, audience string) string {
 	t.Helper()
-	tokens, err := o.manager(job, ttl, audience).Operator(o.path)
-	must.OK(t, err)
+	tokens := must.Get(o.manager(job, ttl, audience).Operator(o.path))(t)
 	tokens.Stop()
 	return o.read(t)
 }
 
 func (o *operators) read(t *testing.T) string {
 	t.Helper()
-	token, err := workload.ReadOperatorToken(o.path)
-	must.OK(t, err)
+	token := must.Get(workload.ReadOperatorToken(o.path))(t)
 	return token
 }
 
@@ -58,8 +56,7 @@ func TestOperatorTokenIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperators(t)
 		m := o.manager("a", 24*time.Hour, "aud")
-		tokens, err := m.Operator(o.path)
-		must.OK(t, err)
+		tokens := must.Get(m.Operator(o.path))(t)
 		run := func(d time.Duration) string {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
@@ -138,8 +135,7 @@ func TestOperatorTokenStays(t *testing.T) {
 				o := newOperators(t)
 				o.token(t, "a", time.Hour, "aud")
 				tc.change(t, o)
-				before, err := os.ReadFile(o.path)
-				must.OK(t, err)
+				before := must.Read(t, o.path)
 				after := o.token(t, tc.job, tc.ttl, tc.audience)
 				if stays := after == string(before); stays != tc.stays {
 					t.Errorf("stays %v, want %v", stays, tc.stays)

@@ -26,11 +26,10 @@ func TestRenew(t *testing.T) {
 	})
 	dir := t.TempDir()
 	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
-	_, err := tokens.Start(workload.Host{Dir: dir, WriteFile: func(_ string, data []byte) error {
+	must.Get(tokens.Start(workload.Host{Dir: dir, WriteFile: func(_ string, data []byte) error {
 		file = string(data)
 		return nil
-	}})
-	must.OK(t, err)
+	}}))(t)
 	defer tokens.Stop()
 	renewed := func(what string, want bool) {
 		t.Helper()
@@ -68,9 +67,7 @@ func TestClockSet(t *testing.T) {
 		var written atomic.Int32
 		tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
 		host := workload.Host{Dir: t.TempDir(), WriteFile: func(string, []byte) error { written.Add(1); return nil }}
-		if _, err := tokens.Start(host); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(tokens.Start(host))(t)
 		defer tokens.Stop()
 		ctx, end := context.WithCancel(t.Context())
 		defer end()

@@ -48,20 +48,16 @@ func TestRevokedTokensAreReplaced(t *testing.T) {
 	}})
 	must.OK(t, err)
 	defer tokens.Stop()
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
-	must.OK(t, err)
+	verifier := must.Get(identity.NewVerifier(identity.VerifierConfig{Local: ring}))(t)
 	claims := func() *identity.Claims {
 		t.Helper()
-		verified, err := verifier.Verify(file, time.Now())
-		must.OK(t, err)
+		verified := must.Get(verifier.Verify(file, time.Now()))(t)
 		return &verified.Claims
 	}
 	revoke := func(what string, r revocation.Rule, want bool) {
 		t.Helper()
 		before := file
-		if _, err := list.Add(r); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(list.Add(r))(t)
 		manager.Renew(t.Context())
 		if replaced := file != before; replaced != want {
 			t.Errorf("%s: replaced %t, want %t", what, replaced, want)
@@ -81,25 +77,19 @@ func TestRevokedTokensAreReplaced(t *testing.T) {
 // the file is left alone, and its task in peace.
 func TestUnreadableRevocationsReplaceNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "revocations")
-	list, err := revocation.Open(revocation.Config{Dir: dir})
-	must.OK(t, err)
+	list := must.Get(revocation.Open(revocation.Config{Dir: dir}))(t)
 	defer list.Close()
 	written := 0
 	manager := newManager(identitytest.Keyring(t), list)
 	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
-	if _, err := tokens.Start(workload.Host{Dir: t.TempDir(), WriteFile: func(string, []byte) error {
+	must.Get(tokens.Start(workload.Host{Dir: t.TempDir(), WriteFile: func(string, []byte) error {
 		written++
 		return nil
-	}}); err != nil {
-		t.Fatal(err)
-	}
+	}}))(t)
 	defer tokens.Stop()
-	other, err := revocation.Open(revocation.Config{Dir: dir})
-	must.OK(t, err)
+	other := must.Get(revocation.Open(revocation.Config{Dir: dir}))(t)
 	defer other.Close()
-	if _, err := other.Add(revocation.Rule{TokenID: "another"}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(other.Add(revocation.Rule{TokenID: "another"}))(t)
 	must.OK(t, privatefile.Write(filepath.Join(dir, "revocations.json"), []byte("{")))
 	manager.Renew(t.Context())
 	if !list.Revoked(&identity.Claims{AllocationID: "alloc", Task: "t", IssuedAt: time.Now().Unix()}) {

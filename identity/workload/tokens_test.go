@@ -44,8 +44,7 @@ func TestClaims(t *testing.T) {
 			Vault: &api.Vault{Role: "reader", Namespace: new("team")},
 		})
 		time.Sleep(700 * time.Millisecond)
-		env, err := tokens.Start(r.host())
-		must.OK(t, err)
+		env := must.Get(tokens.Start(r.host()))(t)
 		names := slices.Sorted(maps.Keys(env))
 		if !slices.Equal(names, []string{"NOMAD_TOKEN", "NOMAD_TOKEN_a", "NOMAD_TOKEN_b", "NOMAD_TOKEN_vault_default"}) {
 			t.Fatalf("environment: %v", names)
@@ -53,10 +52,9 @@ func TestClaims(t *testing.T) {
 		if r.files["secrets/nomad_token"] != env["NOMAD_TOKEN"] {
 			t.Error("the file's token is not the variable's")
 		}
-		verifier, err := identity.NewVerifier(
+		verifier := must.Get(identity.NewVerifier(
 			identity.VerifierConfig{Local: r.ring, Audiences: []string{"nomadproject.io", "x"}},
-		)
-		must.OK(t, err)
+		))(t)
 		issuedAt := r.begun.Unix()
 		for name, want := range map[string]identity.Claims{
 			"NOMAD_TOKEN": {Subject: "global:default:job:group:t:default", Audience: []string{"nomadproject.io"},
@@ -91,8 +89,7 @@ func TestDefaultAudience(t *testing.T) {
 			Name: "t", Identity: &api.WorkloadIdentity{Env: true, Audience: []string{"nomadproject.io"}},
 			Identities: []*api.WorkloadIdentity{{Name: "a", Env: true, Audience: []string{"nomadproject.io"}}},
 		})
-		env, err := tokens.Start(r.host())
-		must.OK(t, err)
+		env := must.Get(tokens.Start(r.host()))(t)
 		for name, want := range map[string]string{"NOMAD_TOKEN": "mine", "NOMAD_TOKEN_a": "nomadproject.io"} {
 			read, err := identity.Check(env[name])
 			if err != nil || !slices.Equal(read.Claims.Audience, []string{want}) {
@@ -120,9 +117,7 @@ func TestStopReleasesTheHost(t *testing.T) {
 		runtime.AddCleanup(h, func(struct{}) { close(freed) }, struct{}{})
 		host := r.host()
 		host.WriteFile = func(path string, data []byte) error { return h.runner.write(path, data) }
-		if _, err := r.tokens.Start(host); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.tokens.Start(host))(t)
 	}()
 	r.tokens.Stop()
 	deadline := time.After(time.Minute)
@@ -294,9 +289,7 @@ func TestClockSetBack(t *testing.T) {
 			t.Fatalf("no time found in %s", saved)
 		}
 		r.manage(io.Discard, []string{"nomadproject.io"}, identities...)
-		if _, err := r.tokens.Resume(r.host(), map[string]string{"a": saved}); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.tokens.Resume(r.host(), map[string]string{"a": saved}))(t)
 		r.run(time.Minute)
 		r.expect("1h0m0s write secrets/nomad_a.jwt", "1h0m0s write secrets/nomad_a.jwt")
 	})
@@ -398,9 +391,7 @@ func TestRemovedKeysTokenInTheEnvironment(t *testing.T) {
 			mustWrite(t, r.dir, path)
 		}
 		r.manage(&log, []string{"nomadproject.io"}, identities...)
-		if _, err := r.tokens.Resume(r.host(), r.saved); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.tokens.Resume(r.host(), r.saved))(t)
 		r.gone = true // a restart because of the last one would replace them all
 		r.ring.remove(t, first)
 		r.run(time.Hour)
@@ -427,8 +418,7 @@ func TestTokensBesideAResumedProcess(t *testing.T) {
 		r := newRunner(t, &log, env).started()
 		identitytest.Rotate(t, r.ring.Keyring)
 		r.manage(&log, []string{"nomadproject.io"}, env)
-		beside, err := r.tokens.Resume(r.host(), r.saved)
-		must.OK(t, err)
+		beside := must.Get(r.tokens.Resume(r.host(), r.saved))(t)
 		second := identitytest.Rotate(t, r.ring.Keyring)
 		if key(t, beside["NOMAD_TOKEN_env"]) != second {
 			t.Fatal("signed by another key")
@@ -482,8 +472,7 @@ func TestResume(t *testing.T) {
 		time.Sleep(10 * time.Minute) // nobody renews them
 		r.lines = nil
 		r.manage(io.Discard, []string{"nomadproject.io"}, identities...)
-		beside, err := r.tokens.Resume(r.host(), saved)
-		must.OK(t, err)
+		beside := must.Get(r.tokens.Resume(r.host(), saved))(t)
 		names := slices.Sorted(maps.Keys(beside))
 		if !slices.Equal(names, []string{"NOMAD_TOKEN_env", "NOMAD_TOKEN_lasting", "NOMAD_TOKEN_unknown"}) {
 			t.Errorf("programs beside the task get %v", names)

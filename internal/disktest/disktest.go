@@ -88,11 +88,7 @@ func Limited(t *testing.T) bool {
 func LimitSize(tb testing.TB, size uint64) {
 	tb.Helper()
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, unix.Getrlimit(unix.RLIMIT_FSIZE, &limit))
 	limit.Cur = min(size, limit.Max)
-	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, unix.Setrlimit(unix.RLIMIT_FSIZE, &limit))
 }

@@ -17,8 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func create(t *testing.T, path string) *os.File {
 	t.Helper()
-	f, err := os.Create(path)
-	must.OK(t, err)
+	f := must.Get(os.Create(path))(t)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
@@ -40,8 +39,7 @@ func TestFile(t *testing.T) {
 	f := create(t, path)
 	var watches []*filewatch.Watch
 	for range 3 {
-		one, err := w.File(f)
-		must.OK(t, err)
+		one := must.Get(w.File(f))(t)
 		defer one.Close()
 		watches = append(watches, one)
 	}
@@ -67,11 +65,9 @@ func TestFile(t *testing.T) {
 func TestDir(t *testing.T) {
 	var w filewatch.Watcher
 	path := t.TempDir()
-	dir, err := os.Open(path)
-	must.OK(t, err)
+	dir := must.Get(os.Open(path))(t)
 	defer dir.Close()
-	one, err := w.Dir(dir)
-	must.OK(t, err)
+	one := must.Get(w.Dir(dir))(t)
 	defer one.Close()
 	create(t, filepath.Join(path, "file"))
 	wakes(t, one, "a file was made in it")

@@ -16,8 +16,7 @@ import (
 func TestLocks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	open := func() *os.File {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		must.OK(t, err)
+		f := must.Get(os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600))(t)
 		t.Cleanup(func() { f.Close() })
 		return f
 	}

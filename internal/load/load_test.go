@@ -22,8 +22,7 @@ var request = [][]byte{[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")}
 func listen(t *testing.T, handler http.Handler) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", socket)
-	must.OK(t, err)
+	listener := must.Get(net.Listen("unix", socket))(t)
 	server := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}
 	go server.Serve(listener)
 	t.Cleanup(func() { server.Close() })
@@ -41,10 +40,9 @@ func TestRunCountsEveryReply(t *testing.T) {
 		io.WriteString(w, body)
 	}))
 	requests := append([][]byte{[]byte("GET / HTTP/1.1\r\nHost: localhost\r\nX-Nomad-Token: t\r\n\r\n")}, request...)
-	got, err := load.Run(t.Context(), load.Config{
+	got := must.Get(load.Run(t.Context(), load.Config{
 		Socket: socket, Connections: 3, Requests: requests, Warmup: 10 * time.Millisecond, For: 50 * time.Millisecond,
-	})
-	must.OK(t, err)
+	}))(t)
 	if got.Replies == 0 || got.Statuses[200] != got.Replies || len(got.Latencies) != got.Replies {
 		t.Errorf("got %d replies, %d latencies, statuses %v; want as many 200s and latencies as replies", got.Replies,
 			len(got.Latencies), got.Statuses)
@@ -112,9 +110,8 @@ func TestRunHostileGoesOn(t *testing.T) {
 		}
 		http.Error(w, "no", http.StatusTooManyRequests)
 	}))
-	got, err := load.Run(ctx, load.Config{Socket: socket, Connections: 2, Requests: request, For: time.Hour,
-		Hostile: true})
-	must.OK(t, err)
+	got := must.Get(load.Run(ctx, load.Config{Socket: socket, Connections: 2, Requests: request, For: time.Hour,
+		Hostile: true}))(t)
 	if got.Statuses[429] == 0 || got.Reopened == 0 {
 		t.Errorf("got statuses %v and %d reopened, want 429s and closed connections", got.Statuses, got.Reopened)
 	}

@@ -34,20 +34,18 @@ func batch(txid uint64, text string) []byte {
 // create makes a file with some batches.
 func create(t testing.TB, batches ...[]byte) *os.File {
 	t.Helper()
-	f, err := logfile.Replace(filepath.Join(t.TempDir(), "log"), func(f *os.File) error {
+	f := must.Get(logfile.Replace(filepath.Join(t.TempDir(), "log"), func(f *os.File) error {
 		body := bytes.Join(batches, nil)
 		_, err := f.Write(append(header(logfile.HeaderSize+len(body)), body...))
 		return err
-	})
-	must.OK(t, err)
+	}))(t)
 	t.Cleanup(func() { f.Close() })
 	return f
 }
 
 func content(t testing.TB, f *os.File) []byte {
 	t.Helper()
-	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<40))
-	must.OK(t, err)
+	data := must.Get(io.ReadAll(io.NewSectionReader(f, 0, 1<<40)))(t)
 	return data
 }
 
@@ -286,8 +284,7 @@ func TestAppendToAnotherFile(t *testing.T) {
 		!bytes.Equal(content(t, f), before) {
 		t.Errorf("a short file: %v", err)
 	}
-	reader, err := os.Open(filepath.Join(filepath.Dir(f.Name()), "log"))
-	must.OK(t, err)
+	reader := must.Get(os.Open(filepath.Join(filepath.Dir(f.Name()), "log")))(t)
 	defer reader.Close()
 	if err := logfile.Append(reader, int64(len(before)), batch(2, "y"), header(1), header(1)); !errors.Is(err,
 		logfile.ErrUncertain) || !errors.Is(err, syscall.EBADF) {

@@ -17,8 +17,7 @@ import (
 func program(t *testing.T) int {
 	t.Helper()
 	text := must.Read(t, "/proc/self/smaps")
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	total, ours := 0, false
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
@@ -26,8 +25,7 @@ func program(t *testing.T) int {
 		case strings.Contains(fields[0], "-"):
 			ours = fields[len(fields)-1] == self
 		case ours && fields[0] == "Rss:":
-			n, err := strconv.Atoi(fields[1])
-			must.OK(t, err)
+			n := must.Get(strconv.Atoi(fields[1]))(t)
 			total += n
 		}
 	}
@@ -54,16 +52,13 @@ func TestSinglePages(t *testing.T) {
 		t.Skip("userfaultfd is refused, or this kernel is older than Linux 6.7")
 	}
 	unix.Close(int(file))
-	self, err := os.Open("/proc/self/mem")
-	must.OK(t, err)
+	self := must.Get(os.Open("/proc/self/mem"))(t)
 	defer self.Close()
 	memory.GiveBack()
 	before, read := program(t), 0
 	for _, m := range memory.ProgramMappings() {
 		for at := m.Start(); at < m.Start()+m.Length(); at += 64 << 10 { // as much as the kernel brings at once
-			if _, err := self.ReadAt(make([]byte, 1), int64(at)); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(self.ReadAt(make([]byte, 1), int64(at)))(t)
 			read++
 		}
 	}

@@ -18,12 +18,20 @@ func OK(tb TB, err error) {
 	}
 }
 
+// Get is for what a call returns beside an error: must.Get(os.Open(path))(t) is the file, and ends the test if there is
+// an error.
+func Get[T any](value T, err error) func(TB) T {
+	return func(tb TB) T {
+		tb.Helper()
+		OK(tb, err)
+		return value
+	}
+}
+
 // Read returns the content of a file.
 func Read(tb TB, path string) []byte {
 	tb.Helper()
-	content, err := os.ReadFile(path)
-	OK(tb, err)
-	return content
+	return Get(os.ReadFile(path))(tb)
 }
 
 // ShortDir returns a directory that every user may pass. It is removed at the end of the test. Its path leaves room for
@@ -33,8 +41,7 @@ func ShortDir(tb interface {
 	Cleanup(f func())
 }) string {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "t")
-	OK(tb, err)
+	dir := Get(os.MkdirTemp("", "t"))(tb)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) }) // processes may still write
 	OK(tb, os.Chmod(dir, 0o711))
 	return dir

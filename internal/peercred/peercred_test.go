@@ -12,14 +12,11 @@ import (
 )
 
 func TestOf(t *testing.T) {
-	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "sock"))
-	must.OK(t, err)
+	listener := must.Get(net.Listen("unix", filepath.Join(t.TempDir(), "sock")))(t)
 	defer listener.Close()
-	conn, err := net.Dial("unix", listener.Addr().String())
-	must.OK(t, err)
+	conn := must.Get(net.Dial("unix", listener.Addr().String()))(t)
 	defer conn.Close()
-	accepted, err := listener.Accept()
-	must.OK(t, err)
+	accepted := must.Get(listener.Accept())(t)
 	for name, c := range map[string]net.Conn{"of the client": accepted, "of the server": conn} {
 		got, err := peercred.Of(c.(*net.UnixConn))
 		if err != nil || int(got.PID) != os.Getpid() || int(got.UID) != os.Geteuid() || int(got.GID) != os.Getegid() {

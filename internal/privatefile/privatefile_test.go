@@ -67,11 +67,9 @@ func TestWriteMakesANewVersion(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	for range 2 {
 		must.OK(t, Write(path, []byte("a")))
-		before, err := Stat(path)
-		must.OK(t, err)
+		before := must.Get(Stat(path))(t)
 		// Held open, the old inode can't be used again.
-		f, err := os.Open(path)
-		must.OK(t, err)
+		f := must.Get(os.Open(path))(t)
 		must.OK(t, Write(path, []byte("b")))
 		if after, err := Stat(path); err != nil || after == before {
 			t.Errorf("version %v after a write, %v before, %v", after, before, err)
@@ -148,8 +146,7 @@ func TestLockExcludes(t *testing.T) {
 
 func TestLockHeldTooLong(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
-	lock, err := Acquire(path)
-	must.OK(t, err)
+	lock := must.Get(Acquire(path))(t)
 	defer lock.Release()
 	if _, err := acquire(path, 10*time.Millisecond); !errors.Is(err, ErrBusy) {
 		t.Errorf("a second one: %v, want ErrBusy", err)
@@ -159,8 +156,7 @@ func TestLockHeldTooLong(t *testing.T) {
 func TestMarkOutlivesTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	for _, want := range []bool{false, true} {
-		lock, err := Acquire(path)
-		must.OK(t, err)
+		lock := must.Get(Acquire(path))(t)
 		if got, err := lock.Marked(); got != want || err != nil {
 			t.Errorf("marked: %v, %v, want %v", got, err, want)
 		}
@@ -171,8 +167,7 @@ func TestMarkOutlivesTheLock(t *testing.T) {
 // TestLog is emptied when it has grown too long, and not before; what is no file is written to.
 func TestLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	f, err := Open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
-	must.OK(t, err)
+	f := must.Get(Open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND))(t)
 	defer f.Close()
 	var other strings.Builder
 	for _, step := range []struct{ write, want string }{{"one\n", "one\n"}, {"two\n", "one\ntwo\n"},

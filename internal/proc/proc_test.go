@@ -41,16 +41,13 @@ func speaker(t *testing.T, env ...string) *exec.Cmd {
 	}
 	must.OK(t, err)
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(out.Read(make([]byte, 1)))(t)
 	return cmd
 }
 
 func identify(t *testing.T, pid int) proc.Identity {
 	t.Helper()
-	id, err := proc.Identify(pid)
-	must.OK(t, err)
+	id := must.Get(proc.Identify(pid))(t)
 	return id
 }
 

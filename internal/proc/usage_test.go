@@ -16,18 +16,15 @@ import (
 
 // TestUsage holds what is read of a process against what the kernel says of it elsewhere.
 func TestUsage(t *testing.T) {
-	before, err := proc.Read(os.Getpid())
-	must.OK(t, err)
+	before := must.Get(proc.Read(os.Getpid()))(t)
 	// memory that the heap has not had before
-	page, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	must.OK(t, err)
+	page := must.Get(unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE))(t)
 	defer unix.Munmap(page)
 	for i := range page {
 		page[i] = byte(i)
 	}
 	must.OK(t, exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").Run())
-	after, err := proc.Read(os.Getpid())
-	must.OK(t, err)
+	after := must.Get(proc.Read(os.Getpid()))(t)
 	if after.RSS < before.RSS+48<<20 || after.RSS < uint64(len(page)) {
 		t.Errorf("RSS went from %d to %d with %d more", before.RSS, after.RSS, len(page))
 	}
@@ -59,9 +56,7 @@ func TestUsageOfNastyNames(t *testing.T) {
 		must.OK(t, err)
 		must.OK(t, cmd.Start())
 		var said [5]byte
-		if _, err := out.Read(said[:]); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(out.Read(said[:]))(t)
 		comm, _ := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/comm")
 		if strings.TrimSuffix(string(comm), "\n") != name[:min(15, len(name))] {
 			t.Fatalf("the process is called %q, not %q", comm, name)

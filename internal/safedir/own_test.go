@@ -16,8 +16,7 @@ import (
 // sharedDir returns a directory that every user may write to, as /tmp is.
 func sharedDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "safedir")
-	must.OK(t, err)
+	dir := must.Get(os.MkdirTemp("/tmp", "safedir"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must.OK(t, os.Chmod(dir, 0o777|os.ModeSticky))
 	return dir
@@ -46,8 +45,7 @@ func TestOwnIsTheSameEachTime(t *testing.T) {
 
 func own(t *testing.T, path string) string {
 	t.Helper()
-	d, err := safedir.Own(path)
-	must.OK(t, err)
+	d := must.Get(safedir.Own(path))(t)
 	defer d.Close()
 	if info, err := os.Stat(d.Path); err != nil || info.Mode().Perm() != 0o711 {
 		t.Errorf("%v, %v; want mode 0711", info, err)

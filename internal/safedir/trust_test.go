@@ -16,8 +16,7 @@ import (
 const nobody = 65534
 
 func TestTrust(t *testing.T) {
-	base, err := filepath.EvalSymlinks(t.TempDir())
-	must.OK(t, err)
+	base := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
 	mkdir := func(name string, mode fs.FileMode, uid int) {
 		t.Helper()
 		path := filepath.Join(base, name)

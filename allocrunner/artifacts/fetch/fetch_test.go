@@ -176,9 +176,7 @@ func tarOf(t *testing.T, entries ...entry) []byte {
 		}
 		must.OK(t, w.WriteHeader(h))
 		if h.Size > 0 {
-			if _, err := io.WriteString(w, e.content); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(io.WriteString(w, e.content))(t)
 		}
 	}
 	must.OK(t, w.Close())

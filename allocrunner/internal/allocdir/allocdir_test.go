@@ -41,8 +41,7 @@ type entry struct {
 
 func stat(t *testing.T, path string) entry {
 	t.Helper()
-	info, err := os.Lstat(path)
-	must.OK(t, err)
+	info := must.Get(os.Lstat(path))(t)
 	st := info.Sys().(*syscall.Stat_t)
 	return entry{info.Mode().String(), st.Uid, st.Gid}
 }
@@ -66,8 +65,7 @@ func TestLayout(t *testing.T) {
 	old := syscall.Umask(0o077) // the modes must not depend on it
 	defer syscall.Umask(old)
 	dir := newAlloc(t)
-	paths, err := allocdir.BuildTask(dir, "web", stranger)
-	must.OK(t, err)
+	paths := must.Get(allocdir.BuildTask(dir, "web", stranger))(t)
 	const u, g = 54321, 54322
 	want := map[string]entry{
 		".":           {"drwx--x--x", 0, 0},
@@ -96,8 +94,7 @@ func TestLayout(t *testing.T) {
 
 func TestBuildAgainKeepsWhatIsThere(t *testing.T) {
 	dir := newAlloc(t)
-	paths, err := allocdir.BuildTask(dir, "web", self())
-	must.OK(t, err)
+	paths := must.Get(allocdir.BuildTask(dir, "web", self()))(t)
 	file := filepath.Join(paths.LocalDir, "kept")
 	for _, err := range []error{
 		os.WriteFile(file, []byte("x"), 0o600),
@@ -108,9 +105,7 @@ func TestBuildAgainKeepsWhatIsThere(t *testing.T) {
 		must.OK(t, err)
 	}
 	must.OK(t, allocdir.BuildAlloc(dir, allocdir.AnyUser, nil))
-	if _, err := allocdir.BuildTask(dir, "web", self()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(allocdir.BuildTask(dir, "web", self()))(t)
 	for path, want := range map[string]string{
 		file: "-rw-------", paths.LocalDir: "drwx------", paths.SecretsDir: "drwx------", paths.LogDir: "drwxr-xr-x",
 	} {
@@ -129,9 +124,7 @@ func TestLinksThatATaskPlantedAreNotFollowed(t *testing.T) {
 			victim := t.TempDir()
 			must.OK(t, os.Chmod(victim, 0o750))
 			if place != "web" {
-				if _, err := allocdir.BuildTask(dir, "web", stranger); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(allocdir.BuildTask(dir, "web", stranger))(t)
 			}
 			path := filepath.Join(dir, place)
 			must.OK(t, errors.Join(os.RemoveAll(path), os.Symlink(victim, path)))
@@ -219,9 +212,7 @@ func TestBadNames(t *testing.T) {
 func TestDirectoriesWithBlanks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a b\tc", "allocs", "x")
 	must.OK(t, allocdir.BuildAlloc(dir, allocdir.AnyUser, nil))
-	if _, err := allocdir.BuildTask(dir, "web server", self()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(allocdir.BuildTask(dir, "web server", self()))(t)
 	if got := stat(t, filepath.Join(dir, "web server", "secrets")).Mode; got != "drwx------" {
 		t.Errorf("secrets has mode %s", got)
 	}
@@ -239,8 +230,7 @@ func TestDirectoryThatCanNotBeWritten(t *testing.T) {
 	proctest.NeedRoot(t)
 	locked := filepath.Join(newAlloc(t), "locked")
 	must.OK(t, os.Mkdir(locked, 0o755))
-	binary, err := os.ReadFile(os.Args[0])
-	must.OK(t, err)
+	binary := must.Read(t, os.Args[0])
 	self := filepath.Join(filepath.Dir(filepath.Dir(locked)), "test") // where the stranger can run it
 	must.OK(t, os.WriteFile(self, binary, 0o755))
 	cmd := exec.Command(self, "-test.run=^TestDirectoryThatCanNotBeWritten$")

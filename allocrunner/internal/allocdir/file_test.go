@@ -16,8 +16,7 @@ import (
 
 func newTask(t *testing.T, user interfaces.User) interfaces.TaskDir {
 	t.Helper()
-	paths, err := allocdir.BuildTask(newAlloc(t), "web", user)
-	must.OK(t, err)
+	paths := must.Get(allocdir.BuildTask(newAlloc(t), "web", user))(t)
 	return paths
 }
 
@@ -139,8 +138,7 @@ func FuzzWriteFile(f *testing.F) {
 	top := f.TempDir()
 	alloc := filepath.Join(top, "allocs", "x")
 	must.OK(f, allocdir.BuildAlloc(alloc, allocdir.AnyUser, nil))
-	dir, err := allocdir.BuildTask(alloc, "web", self())
-	must.OK(f, err)
+	dir := must.Get(allocdir.BuildTask(alloc, "web", self()))(f)
 	f.Fuzz(func(t *testing.T, rel string) {
 		if err := write(dir, rel, "x", self()); err == nil {
 			if got, err := os.ReadFile(filepath.Join(dir.Dir, rel)); err != nil || string(got) != "x" {

@@ -13,8 +13,7 @@ import (
 )
 
 func TestLookupOurselves(t *testing.T) {
-	u, err := allocdir.LookupUser("")
-	must.OK(t, err)
+	u := must.Get(allocdir.LookupUser(""))(t)
 	if int(u.UID) != os.Getuid() || int(u.GID) != os.Getgid() || u.Home == "" || u.Name == "" {
 		t.Errorf("got %+v", u)
 	}

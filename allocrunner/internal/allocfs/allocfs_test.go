@@ -50,8 +50,7 @@ func newDir(t *testing.T) string {
 		if os.Getuid() != 0 {
 			user = interfaces.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
 		}
-		paths, err := allocdir.BuildTask(dir, task, user)
-		must.OK(t, err)
+		paths := must.Get(allocdir.BuildTask(dir, task, user))(t)
 		write(t, paths.SecretsDir+"/nomad_token", secret)
 		write(t, paths.PrivateDir+"/key", secret)
 		write(t, paths.LocalDir+"/file", "of "+task)
@@ -240,8 +239,7 @@ func TestLinksWithin(t *testing.T) {
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	dir := newDir(t)
 	must.OK(t, unix.Mkfifo(dir+"/web/local/pipe", 0o666))
-	listener, err := net.Listen("unix", dir+"/web/local/sock")
-	must.OK(t, err)
+	listener := must.Get(net.Listen("unix", dir+"/web/local/sock"))(t)
 	defer listener.Close()
 	names := map[string]string{"pipe": "prw-r--r--", "sock": "Srwxr-xr-x"}
 	if err := unix.Mknod(dir+"/web/local/zero", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err == nil {
@@ -382,8 +380,7 @@ func TestHugeFile(t *testing.T) {
 	if err := os.Truncate(dir+"/alloc/data/huge", size); err != nil {
 		t.Skip("the file system has no files of that size:", err)
 	}
-	frames, err := of(dir, nil).Open("alloc/data/huge", interfaces.Span{})
-	must.OK(t, err)
+	frames := must.Get(of(dir, nil).Open("alloc/data/huge", interfaces.Span{}))(t)
 	defer frames.Close()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -397,8 +394,7 @@ func TestHugeFile(t *testing.T) {
 		t.Errorf("64 MB took %d bytes of memory", got)
 	}
 	for offset, want := range map[int64]int{size - 5: 5, size: 0, size + 5: 0, 1<<63 - 1: 0} {
-		frames, err := of(dir, nil).Open("alloc/data/huge", interfaces.Span{Offset: offset})
-		must.OK(t, err)
+		frames := must.Get(of(dir, nil).Open("alloc/data/huge", interfaces.Span{Offset: offset}))(t)
 		if got, err := readAll(frames); len(got) != want || err != nil {
 			t.Errorf("from %d: %d bytes, %v; want %d", offset, len(got), err, want)
 		}

@@ -51,8 +51,7 @@ func TestSpans(t *testing.T) {
 			Limit: 4}: "3456", {Offset: 10}: "", {Offset: 11}: "", {Limit: 100}: "0123456789",
 		{Offset: 3, FromEnd: true}: "789", {Offset: 100, FromEnd: true}: "0123456789", {FromEnd: true}: "",
 	} {
-		frames, err := of(dir, nil).Open("alloc/data/f", span)
-		must.OK(t, err)
+		frames := must.Get(of(dir, nil).Open("alloc/data/f", span))(t)
 		if got, err := readAll(frames); got != want || err != nil {
 			t.Errorf("%+v is %q, %v; want %q", span, got, err, want)
 		}
@@ -67,10 +66,8 @@ func TestFrameSizes(t *testing.T) {
 	write(t, dir+"/alloc/data/f", text)
 	write(t, dir+"/alloc/logs/t.stdout.0", text)
 	for span, want := range map[interfaces.Span]int{{}: 64 << 10, {Large: true}: 256 << 10} {
-		file, err := of(dir, nil).Open("alloc/data/f", span)
-		must.OK(t, err)
-		log, err := of(dir, nil).Logs("t", "stdout", span)
-		must.OK(t, err)
+		file := must.Get(of(dir, nil).Open("alloc/data/f", span))(t)
+		log := must.Get(of(dir, nil).Logs("t", "stdout", span))(t)
 		for _, frames := range []interfaces.Frames{file, log} {
 			if first, err := frames.Next(ended); err != nil || len(first.Data) != want {
 				t.Errorf("%+v: the first frame is %v, %v; want %d bytes", span, first, err, want)
@@ -96,8 +93,7 @@ func TestFollow(t *testing.T) {
 			dir := newDir(t)
 			path := dir + "/alloc/data/f"
 			write(t, path, "one")
-			frames, err := of(dir, nil).Open("alloc/data/f", interfaces.Span{Follow: true})
-			must.OK(t, err)
+			frames := must.Get(of(dir, nil).Open("alloc/data/f", interfaces.Span{Follow: true}))(t)
 			defer frames.Close()
 			ctx := t.Context()
 			if got, want := next(t, ctx, frames), `alloc/data/f "one"  3`; got != want {
@@ -162,8 +158,7 @@ func TestLogSpans(t *testing.T) {
 		at := min(int(offset), len(all))
 		for span, want := range map[interfaces.Span]string{{Offset: offset}: all[at:],
 			{Offset: offset, FromEnd: true}: all[len(all)-at:]} {
-			frames, err := of(dir, nil).Logs("web", "stdout", span)
-			must.OK(t, err)
+			frames := must.Get(of(dir, nil).Logs("web", "stdout", span))(t)
 			if got, err := readAll(frames); got != want || err != nil {
 				t.Errorf("%+v is %q, %v; want %q", span, got, err, want)
 			}
@@ -176,8 +171,7 @@ func TestLogSpans(t *testing.T) {
 			Offset: 1}: all[1:],
 		{File: "alloc/logs/web.stdout.9", Offset: 100}: all[4:],
 	} {
-		frames, err := of(dir, nil).Logs("web", "stdout", span)
-		must.OK(t, err)
+		frames := must.Get(of(dir, nil).Logs("web", "stdout", span))(t)
 		if got, err := readAll(frames); got != want || err != nil {
 			t.Errorf("%+v is %q, %v; want %q", span, got, err, want)
 		}
@@ -200,8 +194,7 @@ func TestLogsAcrossRotation(t *testing.T) {
 	writer := newRotator(t, dir, 1000, 8<<10)
 	var all sync.WaitGroup
 	for range readers {
-		frames, err := tree.Logs("web", "stdout", interfaces.Span{Follow: true, Await: true})
-		must.OK(t, err)
+		frames := must.Get(tree.Logs("web", "stdout", interfaces.Span{Follow: true, Await: true}))(t)
 		all.Go(func() {
 			defer frames.Close()
 			var got bytes.Buffer
@@ -236,8 +229,7 @@ func TestLogsThatAreGone(t *testing.T) {
 	dir := newDir(t)
 	writer := newRotator(t, dir, 2, 10)
 	writer.Write([]byte("line 0\n"))
-	frames, err := of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true})
-	must.OK(t, err)
+	frames := must.Get(of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true}))(t)
 	defer frames.Close()
 	for i := 1; i < 8; i++ {
 		writer.Write(fmt.Appendf(nil, "line %d\n", i))
@@ -262,8 +254,7 @@ func TestLogsAreHeld(t *testing.T) {
 	dir := newDir(t)
 	writer := newRotator(t, dir, 2, 10)
 	writer.Write([]byte("line 0\n"))
-	frames, err := of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true})
-	must.OK(t, err)
+	frames := must.Get(of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true}))(t)
 	defer frames.Close()
 	var got, want strings.Builder
 	for i := range 8 {
@@ -272,14 +263,12 @@ func TestLogsAreHeld(t *testing.T) {
 		}
 		fmt.Fprintf(&want, "line %d\n", i)
 		if i < 2 || i%2 == 0 { // it falls behind, by less than the writer keeps each time
-			f, err := frames.Next(t.Context())
-			must.OK(t, err)
+			f := must.Get(frames.Next(t.Context()))(t)
 			got.Write(f.Data)
 		}
 	}
 	for got.Len() < want.Len() {
-		f, err := frames.Next(t.Context())
-		must.OK(t, err)
+		f := must.Get(frames.Next(t.Context()))(t)
 		got.Write(f.Data)
 	}
 	if got.String() != want.String() {
@@ -290,8 +279,7 @@ func TestLogsAreHeld(t *testing.T) {
 // TestLogsBeforeTheTaskStarts: a reader that awaits it has it from the first byte.
 func TestLogsBeforeTheTaskStarts(t *testing.T) {
 	dir := newDir(t)
-	frames, err := of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true, Await: true})
-	must.OK(t, err)
+	frames := must.Get(of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true, Await: true}))(t)
 	defer frames.Close()
 	if got := next(t, ended, frames); got != context.Canceled.Error() {
 		t.Errorf("before: %s", got)
@@ -310,8 +298,7 @@ func TestForeignLogFile(t *testing.T) {
 	write(t, dir+"/alloc/logs/web.stdout.0", "zero\n")
 	must.OK(t, os.Symlink("../../web/secrets/nomad_token", dir+"/alloc/logs/web.stdout.1"))
 	for _, follow := range []bool{false, true} {
-		frames, err := of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: follow})
-		must.OK(t, err)
+		frames := must.Get(of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: follow}))(t)
 		if got := next(t, ended, frames); got != `alloc/logs/web.stdout.0 "zero\n"  5` {
 			t.Errorf("got %s", got)
 		}

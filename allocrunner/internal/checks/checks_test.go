@@ -219,8 +219,7 @@ func TestResultsFromPendingToStop(t *testing.T) {
 		cfg := newConfig(newAlloc(tcpCheck("tcp")))
 		changes := 0
 		cfg.DialContext, cfg.OnChange = d.dial, func() { changes++ }
-		r, err := checks.New(cfg)
-		must.OK(t, err)
+		r := must.Get(checks.New(cfg))(t)
 		if got, version := r.Results(); got != nil || version != 0 {
 			t.Errorf("before Run: %v, version %d", got, version)
 		}
@@ -282,8 +281,7 @@ func TestStopBeforeRun(t *testing.T) {
 		t.Error("a check ran")
 		return nil, io.EOF
 	}
-	r, err := checks.New(cfg)
-	must.OK(t, err)
+	r := must.Get(checks.New(cfg))(t)
 	r.Stop()
 	r.Run(t.Context())
 	if got, _ := r.Results(); got != nil {

@@ -69,8 +69,7 @@ func portOf(t *testing.T, address string) int {
 	t.Helper()
 	_, text, err := net.SplitHostPort(address)
 	must.OK(t, err)
-	port, err := strconv.Atoi(text)
-	must.OK(t, err)
+	port := must.Get(strconv.Atoi(text))(t)
 	return port
 }
 
@@ -243,8 +242,7 @@ func TestHTTPRequest(t *testing.T) {
 }
 
 func TestTCPAndNobodyThere(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	addr := l.Addr().String()
 	cfg := newConfig(newAlloc(tcpCheck("tcp")))
 	cfg.Ports = onPort(portOf(t, addr))
@@ -252,8 +250,7 @@ func TestTCPAndNobodyThere(t *testing.T) {
 	if got := r.await(t, "tcp"); got.Status != "success" || got.Output != "nomad: tcp ok" || got.StatusCode != 0 {
 		t.Errorf("with a listener: %+v", got)
 	}
-	conn, err := l.Accept()
-	must.OK(t, err)
+	conn := must.Get(l.Accept())(t)
 	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the check's connection is not closed: read %d, %v", n, err)
 	}
@@ -275,8 +272,7 @@ func TestTCPAndNobodyThere(t *testing.T) {
 
 // A server that accepts and never answers costs a timeout and no more.
 func TestSilentServer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	check := httpCheck("http", "/")
 	check.Timeout = 50 * time.Millisecond

@@ -32,8 +32,7 @@ func withTask(alloc *api.Allocation, name string, list ...api.ServiceCheck) *api
 // run makes a runner and runs it to the end of the test, without beginning anything.
 func run(t *testing.T, cfg checks.Config) *checks.Runner {
 	t.Helper()
-	r, err := checks.New(cfg)
-	must.OK(t, err)
+	r := must.Get(checks.New(cfg))(t)
 	launch(t, r)
 	return r
 }
@@ -324,8 +323,7 @@ func TestRestartsAgainAndAgain(t *testing.T) {
 			starts.set(task, time.Now())
 			r.Begin(task)
 		}
-		r, err := checks.New(cfg)
-		must.OK(t, err)
+		r := must.Get(checks.New(cfg))(t)
 		restarting <- r
 		launch(t, r)
 		begin(r, alloc)

@@ -71,8 +71,7 @@ func TestChecksMadeElsewhere(t *testing.T) {
 		restarts := make(chan string, 9)
 		cfg.Restart = func(_, reason string) { restarts <- reason }
 		cfg.Up = func(string) time.Time { return began }
-		r, err := checks.New(cfg)
-		must.OK(t, err)
+		r := must.Get(checks.New(cfg))(t)
 		ctx, end := context.WithCancel(t.Context())
 		r.Begin("")
 		go r.Run(ctx)
@@ -128,8 +127,7 @@ func TestScriptsAreFed(t *testing.T) {
 			code++
 			return checks.ExecResult{Code: code}, nil
 		}
-		r, err := checks.New(cfg)
-		must.OK(t, err)
+		r := must.Get(checks.New(cfg))(t)
 		ctx, end := context.WithCancel(t.Context())
 		r.Begin("t")
 		go r.Run(ctx)

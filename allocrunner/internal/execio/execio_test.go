@@ -34,9 +34,7 @@ func TestEndThatSomebodyHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			files, child := open(t, tty)
 			first := make([]byte, 3)
-			if _, err := child[1].WriteString("one"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(child[1].WriteString("one"))(t)
 			if _, err := io.ReadFull(files.Stdout, first); err != nil || string(first) != "one" {
 				t.Fatalf("%q, %v", first, err)
 			}
@@ -49,9 +47,7 @@ func TestEndThatSomebodyHolds(t *testing.T) {
 				waiting <- string(text)
 			}()
 			long := strings.Repeat("x", 2000)
-			if _, err := child[1].WriteString(long); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(child[1].WriteString(long))(t)
 			files.End()
 			if got := <-waiting; got != long {
 				t.Errorf("%d bytes, want %d", len(got), len(long))
@@ -71,8 +67,7 @@ func TestTheProgramsEndsBlock(t *testing.T) {
 			t.Fatalf("%d files", len(child))
 		}
 		for i, f := range child {
-			raw, err := f.SyscallConn()
-			must.OK(t, err)
+			raw := must.Get(f.SyscallConn())(t)
 			_ = raw.Control(func(fd uintptr) {
 				flags, err := unix.FcntlInt(fd, unix.F_GETFL, 0)
 				if err != nil || flags&unix.O_NONBLOCK != 0 {

@@ -125,8 +125,7 @@ func (u *tenure) set(end time.Duration) {
 func TestTenure(t *testing.T) {
 	dir := t.TempDir()
 	held := &tenure{changed: make(chan struct{})}
-	s, err := keeper.Supervise(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir), Tenure: held}, true)
-	must.OK(t, err)
+	s := must.Get(keeper.Supervise(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir), Tenure: held}, true))(t)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)

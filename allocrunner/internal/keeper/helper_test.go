@@ -92,8 +92,7 @@ func start(t *testing.T, cfg keeper.Config) *keeper.Client {
 
 func attach(t *testing.T, dir string) *keeper.Client {
 	t.Helper()
-	c, err := keeper.Attach(t.Context(), dir)
-	must.OK(t, err)
+	c := must.Get(keeper.Attach(t.Context(), dir))(t)
 	closeLater(t, c)
 	return c
 }
@@ -108,15 +107,13 @@ func closeLater(t *testing.T, c *keeper.Client) {
 
 func run(t *testing.T, c *keeper.Client, spec drivers.Spec) drivers.ProcessStatus {
 	t.Helper()
-	status, err := c.Start(t.Context(), spec)
-	must.OK(t, err)
+	status := must.Get(c.Start(t.Context(), spec))(t)
 	return status
 }
 
 func identify(t *testing.T, pid int) proc.Identity {
 	t.Helper()
-	id, err := proc.Identify(pid)
-	must.OK(t, err)
+	id := must.Get(proc.Identify(pid))(t)
 	return id
 }
 
@@ -134,8 +131,7 @@ func gone(t *testing.T, id proc.Identity) {
 // lockLog locks the log of the keeper in dir as a keeper does that can't be seen.
 func lockLog(t *testing.T, dir string) {
 	t.Helper()
-	log, err := os.OpenFile(filepath.Join(dir, "keeper.log"), os.O_CREATE|os.O_WRONLY, 0o600)
-	must.OK(t, err)
+	log := must.Get(os.OpenFile(filepath.Join(dir, "keeper.log"), os.O_CREATE|os.O_WRONLY, 0o600))(t)
 	t.Cleanup(func() { log.Close() })
 	must.OK(t, unix.Flock(int(log.Fd()), unix.LOCK_EX))
 }

@@ -62,8 +62,7 @@ func TestKeeperIsNotDumpable(t *testing.T) {
 	if err != nil || !strings.HasSuffix(line, " <nil>\n") {
 		t.Fatalf("%q, %v", line, err)
 	}
-	last, err := recordOf(dir)
-	must.OK(t, err)
+	last := must.Get(recordOf(dir))(t)
 	for pid, want := range map[int]uint32{last.Keeper.PID: 0, last.Tasks[0].PID: nobody} {
 		var st unix.Stat_t
 		must.OK(t, unix.Stat(fmt.Sprintf("/proc/%d/environ", pid), &st))
@@ -86,14 +85,10 @@ func recordOf(dir string) (r keeper.Record, err error) {
 // copyOfTests is this program where every user can execute it.
 func copyOfTests(t *testing.T) string {
 	t.Helper()
-	data, err := os.ReadFile("/proc/self/exe")
-	must.OK(t, err)
-	f, err := os.CreateTemp("/tmp", "keeper-test")
-	must.OK(t, err)
+	data := must.Read(t, "/proc/self/exe")
+	f := must.Get(os.CreateTemp("/tmp", "keeper-test"))(t)
 	t.Cleanup(func() { os.Remove(f.Name()) })
-	if _, err := f.Write(data); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.Write(data))(t)
 	must.OK(t, f.Chmod(0o755))
 	must.OK(t, f.Close())
 	return f.Name()

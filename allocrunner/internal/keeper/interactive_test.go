@@ -50,8 +50,7 @@ func pty(t *testing.T) (master, slave *os.File) {
 
 func dup(t *testing.T, f *os.File) *os.File {
 	t.Helper()
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	must.OK(t, err)
+	fd := must.Get(unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0))(t)
 	return os.NewFile(uintptr(fd), f.Name())
 }
 
@@ -117,9 +116,7 @@ func TestATerminal(t *testing.T) {
 				expect(want)
 			}
 			for _, typed := range []string{"helxo\x7f\x7flo\n", "\x03"} { // backspace twice; Ctrl-C
-				if _, err := master.WriteString(typed); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(master.WriteString(typed))(t)
 				if typed == "\x03" {
 					expect("interrupted")
 					break
@@ -154,9 +151,7 @@ func TestPipes(t *testing.T) {
 		err = unix.Mkfifo(dir+"/fifo", 0o600)
 	}
 	must.OK(t, err)
-	if _, err := in.WriteString("hello"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(in.WriteString("hello"))(t)
 	in.Close()
 	if text, err := io.ReadAll(out); string(text) != "hello" || err != nil { // while the program still runs
 		t.Errorf("%q, %v", text, err)
@@ -248,8 +243,7 @@ func TestFilesAreClosed(t *testing.T) {
 		"as many as the kernel": {`{"ID":1,"Op":"list"}`, 253, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-			must.OK(t, err)
+			fds := must.Get(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 			var ends [2]*net.UnixConn
 			for i, fd := range fds {
 				f := os.NewFile(uintptr(fd), "pair")
@@ -306,7 +300,6 @@ func TestFilesAreClosed(t *testing.T) {
 // descriptors returns how many this process has.
 func descriptors(t *testing.T) int {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	must.OK(t, err)
+	entries := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	return len(entries)
 }

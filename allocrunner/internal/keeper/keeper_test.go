@@ -170,9 +170,7 @@ func TestAnIdleKeeperEndsAndLeavesTheExits(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir, Idle: time.Millisecond})
 	run(t, c, shell(dir, "t", "exit 6"))
-	if _, err := c.Wait(t.Context(), "t"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Wait(t.Context(), "t"))(t)
 	id := c.Keeper()
 	must.OK(t, c.Detach())
 	gone(t, id)
@@ -305,8 +303,7 @@ func TestABadClientHurtsNobody(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
 	for _, text := range []string{"", "\x00", "\xff\xff\xff\xff", "\x00\x00\x00\x02{]", "GET / HTTP/1.1\r\n\r\n"} {
-		conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
-		must.OK(t, err)
+		conn := must.Get(net.Dial("unix", filepath.Join(dir, "keeper.sock")))(t)
 		if _, err := conn.Write([]byte(text)); err != nil {
 			t.Error(err)
 		}
@@ -420,8 +417,7 @@ func TestAStartOutlivesItsClient(t *testing.T) {
 	spec := shell(dir, "t", "")
 	spec.Path, spec.Args = filepath.Join(dir, "program"), nil
 	must.OK(t, os.WriteFile(spec.Path, []byte("#!/bin/sh\nexit 7\n"), 0o755))
-	lease, err := os.Open(spec.Path)
-	must.OK(t, err)
+	lease := must.Get(os.Open(spec.Path))(t)
 	defer lease.Close()
 	executed := make(chan os.Signal, 1)
 	signal.Notify(executed, unix.SIGIO)
@@ -440,8 +436,7 @@ func TestAStartOutlivesItsClient(t *testing.T) {
 	if err := <-answered; err == nil {
 		t.Error("the client that has gone got an answer")
 	}
-	next, err := keeper.Attach(t.Context(), dir)
-	must.OK(t, err)
+	next := must.Get(keeper.Attach(t.Context(), dir))(t)
 	defer next.Close()
 	if exit, err := next.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 7 {
 		t.Errorf("the next client hears of %+v, %v; want exit code 7", exit, err)
@@ -455,12 +450,10 @@ func TestKeepOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	open := func() (n int) {
 		t.Helper()
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		must.OK(t, err)
+		f := must.Get(os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600))(t)
 		defer f.Close()
 		must.OK(t, c.KeepOpen(t.Context(), []*os.File{f, f}))
-		fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", c.Keeper().PID))
-		must.OK(t, err)
+		fds := must.Get(filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", c.Keeper().PID)))(t)
 		for _, fd := range fds {
 			if to, _ := os.Readlink(fd); to == path {
 				n++

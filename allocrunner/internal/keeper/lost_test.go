@@ -152,9 +152,7 @@ func comeAndGone(t *testing.T, cfg keeper.Config) {
 	cfg.Idle = time.Millisecond
 	c := start(t, cfg)
 	run(t, c, shell(cfg.Dir, "t", "exit 0"))
-	if _, err := c.Wait(t.Context(), "t"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Wait(t.Context(), "t"))(t)
 	detach(t, c)
 	gone(t, c.Keeper())
 }
@@ -254,8 +252,7 @@ func TestIdle(t *testing.T) {
 func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 	dir := t.TempDir()
 	fifo := proctest.Fifo(t, dir)
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	if exec.Command("unshare", "--pid", "--fork", "--mount-proc", "true").Run() != nil {
 		t.Skip("no PID namespace can be made here")
 	}
@@ -265,8 +262,7 @@ func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 	defer func() {
 		there.Process.Kill()
 		there.Wait()
-		log, err := os.Open(filepath.Join(dir, "keeper.log"))
-		must.OK(t, err)
+		log := must.Get(os.Open(filepath.Join(dir, "keeper.log")))(t)
 		defer log.Close()
 		if err := unix.Flock(int(log.Fd()), unix.LOCK_EX); err != nil { // the keeper, which writes there, has it to its end
 			t.Error(err)
@@ -274,8 +270,7 @@ func TestAKeeperInAnotherPIDNamespace(t *testing.T) {
 	}()
 	proctest.ReadPID(t, fifo)
 	runs := func() bool {
-		pids, err := proc.PIDs()
-		must.OK(t, err)
+		pids := must.Get(proc.PIDs())(t)
 		for _, pid := range pids {
 			if proc.HasEnv(pid, mark(dir)) {
 				return true

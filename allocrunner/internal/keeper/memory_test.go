@@ -2,7 +2,6 @@ package keeper_test
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,12 +16,10 @@ import (
 // resident returns a line of /proc/PID/status, in KiB.
 func resident(t *testing.T, pid int, key string) int {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	must.OK(t, err)
+	text := must.Read(t, fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, key+":"); ok {
-			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
-			must.OK(t, err)
+			n := must.Get(strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB")))(t)
 			return n
 		}
 	}
@@ -59,9 +56,7 @@ func TestALongLineTakesLittleMemory(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || !exit.Successful() {
 		t.Fatalf("%+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.KillTree(t.Context(), proctest.Latest(t, c, "t")))(t)
 	grown := resident(t, c.Keeper().PID, "VmHWM") - before
 	t.Logf("the keeper's resident set grew by %d KiB at most", grown)
 	// two buffers of 64 KiB, and what of the program was not touched before; the race detector doubles it

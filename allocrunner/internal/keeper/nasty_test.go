@@ -28,9 +28,7 @@ func TestWhatATaskInherits(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || !exit.Successful() {
 		t.Fatalf("%+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.KillTree(t.Context(), proctest.Latest(t, c, "t")))(t)
 	text, _ := os.ReadFile(filepath.Join(dir, "t.stdout.0"))
 	fds, masks, _ := strings.Cut(string(text), "\n")
 	// the shell itself has the listing open
@@ -59,8 +57,7 @@ func smallDisk(t *testing.T) string {
 // fill fills the disk to the last byte with a file.
 func fill(t *testing.T, dir string) (ballast string) {
 	t.Helper()
-	f, err := os.Create(filepath.Join(dir, "ballast"))
-	must.OK(t, err)
+	f := must.Get(os.Create(filepath.Join(dir, "ballast")))(t)
 	defer f.Close()
 	for n := 1; n > 0; {
 		n, _ = f.Write(make([]byte, 4096))

@@ -33,10 +33,8 @@ func TestOrphansOfPID1(t *testing.T) {
 	}
 	cmd := exec.Command("/proc/self/exe", "reap")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
-	stdin, err := cmd.StdinPipe()
-	must.OK(t, err)
-	stdout, err := cmd.StdoutPipe()
-	must.OK(t, err)
+	stdin := must.Get(cmd.StdinPipe())(t)
+	stdout := must.Get(cmd.StdoutPipe())(t)
 	if err := cmd.Start(); err != nil {
 		t.Skip("no PID namespace can be made here:", err)
 	}
@@ -45,8 +43,7 @@ func TestOrphansOfPID1(t *testing.T) {
 		t.Fatalf("%q, %v", line, err)
 	}
 	orphans := func() []proc.Stat {
-		all, err := proc.All()
-		must.OK(t, err)
+		all := must.Get(proc.All())(t)
 		var found []proc.Stat
 		for _, s := range all {
 			if s.Parent == cmd.Process.Pid {

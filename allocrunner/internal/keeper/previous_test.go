@@ -21,9 +21,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, keeper.Config{Dir: dir, Idle: time.Millisecond})
 	six := run(t, first, shell(dir, "six", "exit 6"))
-	if _, err := first.Wait(t.Context(), "six"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(first.Wait(t.Context(), "six"))(t)
 	id := first.Keeper()
 	must.OK(t, first.Detach())
 	gone(t, id)
@@ -85,15 +83,11 @@ func TestBusy(t *testing.T) {
 	fifo := proctest.Fifo(t, dir)
 	run(t, c, shell(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000 >/dev/null 2>&1' &`))
 	proctest.ReadPID(t, fifo)
-	if _, err := c.Wait(t.Context(), "t"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Wait(t.Context(), "t"))(t)
 	if !keeper.Busy(dir) {
 		t.Error("not busy with what a task has left behind")
 	}
-	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.KillTree(t.Context(), proctest.Latest(t, c, "t")))(t)
 	if keeper.Busy(dir) {
 		t.Error("busy after the last task")
 	}
@@ -117,18 +111,13 @@ func TestAStartOfTheClientBefore(t *testing.T) {
 			t.Fatal(attached, err)
 		}
 		closeLater(t, next)
-		list, err := next.List(t.Context())
-		must.OK(t, err)
+		list := must.Get(next.List(t.Context()))(t)
 		runs := len(list) == 1 && list[0].Exit == nil
 		if _, err := next.Start(t.Context(), shell(dir, "t", "exec sleep 1000")); errors.Is(err, drivers.ErrRunning) != runs {
 			t.Fatalf("start: %v; the list has %+v", err, list)
 		}
-		if _, err := next.KillTree(t.Context(), proctest.Latest(t, next, "t")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := next.Wait(t.Context(), "t"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(next.KillTree(t.Context(), proctest.Latest(t, next, "t")))(t)
+		must.Get(next.Wait(t.Context(), "t"))(t)
 		starting.Wait()
 		c = next
 	}

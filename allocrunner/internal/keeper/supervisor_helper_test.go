@@ -27,8 +27,7 @@ func supervise(t *testing.T, dir string) *keeper.Supervisor { return superviseAs
 
 func superviseAs(t *testing.T, cfg keeper.Config) *keeper.Supervisor {
 	t.Helper()
-	s, err := keeper.Supervise(t.Context(), cfg, false)
-	must.OK(t, err)
+	s := must.Get(keeper.Supervise(t.Context(), cfg, false))(t)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -58,8 +57,7 @@ func untilThere(t *testing.T, path string) {
 
 func mustStart(t *testing.T, s *keeper.Supervisor, spec drivers.Spec) drivers.ProcessStatus {
 	t.Helper()
-	status, err := s.Start(t.Context(), spec)
-	must.OK(t, err)
+	status := must.Get(s.Start(t.Context(), spec))(t)
 	return status
 }
 
@@ -68,14 +66,12 @@ func lines(t *testing.T, dir string) func() string {
 	t.Helper()
 	path := filepath.Join(dir, "fifo")
 	must.OK(t, unix.Mkfifo(path, 0o600))
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	must.OK(t, err)
+	f := must.Get(os.OpenFile(path, os.O_RDWR, 0))(t)
 	t.Cleanup(func() { f.Close() })
 	r := bufio.NewReader(f)
 	return func() string {
 		t.Helper()
-		line, err := r.ReadString('\n')
-		must.OK(t, err)
+		line := must.Get(r.ReadString('\n'))(t)
 		return strings.TrimSpace(line)
 	}
 }
@@ -90,8 +86,7 @@ func lives(t *testing.T, text string) bool {
 // newFreezer returns a cgroup v2 for processes that are to be frozen.
 func newFreezer(t *testing.T) string {
 	t.Helper()
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	must.OK(t, err)
+	mounts := must.Read(t, "/proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
 		if before, after, _ := strings.Cut(line, " - "); strings.HasPrefix(after, "cgroup2 ") {
 			dir := filepath.Join(strings.Fields(before)[4], "taskapi-test-freezer-"+strconv.Itoa(os.Getpid()))
@@ -138,8 +133,7 @@ func freeze(t *testing.T, pid int) {
 func unread(t *testing.T, pid int) (sum int) {
 	t.Helper()
 	for _, fd := range connections(t, pid) {
-		n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
-		must.OK(t, err)
+		n := must.Get(unix.IoctlGetInt(fd, unix.SIOCOUTQ))(t)
 		sum += n
 	}
 	return sum
@@ -148,11 +142,9 @@ func unread(t *testing.T, pid int) (sum int) {
 // connections are this process's to another.
 func connections(t *testing.T, pid int) (fds []int) {
 	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	must.OK(t, err)
+	entries := must.Get(os.ReadDir("/proc/self/fd"))(t)
 	for _, e := range entries {
-		fd, err := strconv.Atoi(e.Name())
-		must.OK(t, err)
+		fd := must.Get(strconv.Atoi(e.Name()))(t)
 		if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && int(cred.Pid) == pid {
 			fds = append(fds, fd)
 		}

@@ -102,9 +102,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 		record := filepath.Join(dir, "keeper.json")
 		first := supervise(t, dir)
 		mustStart(t, first, script(dir, "t", "exit 0"))
-		if _, err := first.Wait(t.Context(), "t"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(first.Wait(t.Context(), "t"))(t)
 		must.OK(t, first.Detach())
 		for id := first.Keeper(); id.Runs(); unix.Poll(nil, 2) { // the client may not be missed yet by the first
 			unix.Kill(id.PID, unix.SIGTERM)

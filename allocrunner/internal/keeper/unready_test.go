@@ -15,8 +15,7 @@ import (
 func TestAPreparedKeeper(t *testing.T) {
 	prepare := func(dir string) *keeper.Unready {
 		t.Helper()
-		u, err := keeper.Prepare(dir)
-		must.OK(t, err)
+		u := must.Get(keeper.Prepare(dir))(t)
 		return u
 	}
 	gone := func(when string, pid int) {
@@ -27,8 +26,7 @@ func TestAPreparedKeeper(t *testing.T) {
 	}
 	cfg := supervised(t.TempDir())
 	cfg.Unused, cfg.Unready = true, prepare(cfg.Dir)
-	s, err := keeper.Supervise(t.Context(), cfg, true)
-	must.OK(t, err)
+	s := must.Get(keeper.Supervise(t.Context(), cfg, true))(t)
 	if s.Keeper().PID != cfg.Unready.PID() {
 		t.Errorf("the keeper is process %d, and process %d was prepared", s.Keeper().PID, cfg.Unready.PID())
 	}

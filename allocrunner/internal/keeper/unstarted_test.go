@@ -63,9 +63,7 @@ func TestResumedWithoutRoomForAKeeper(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
 	run(t, c, shell(dir, "t", "exit 4"))
-	if _, err := c.Wait(t.Context(), "t"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Wait(t.Context(), "t"))(t)
 	for last, err := keeper.Last(dir); err != nil || last.Tasks[0].Exit == nil; last, err = keeper.Last(dir) {
 	}
 	must.OK(t, c.Kill())

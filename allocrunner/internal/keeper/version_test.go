@@ -45,8 +45,7 @@ func actAsKeeper(t *testing.T, dir string, act func(net.Conn) error) (acted <-ch
 	record := fmt.Sprintf(`{"Keeper":{"PID":%d,"Start":%d,"Boot":%q},"Dir":{"Device":%d,"Inode":%d}}`,
 		self.PID, self.Start, self.Boot, here.Dev, here.Ino)
 	must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(record), 0o600))
-	l, err := net.Listen("unix", filepath.Join(dir, "keeper.sock"))
-	must.OK(t, err)
+	l := must.Get(net.Listen("unix", filepath.Join(dir, "keeper.sock")))(t)
 	t.Cleanup(func() { l.Close() })
 	result := make(chan error, 1)
 	go func() {
@@ -108,8 +107,7 @@ func TestATerminalForAnEarlierKeeper(t *testing.T) {
 func TestAnotherClientsVersion(t *testing.T) {
 	dir := t.TempDir()
 	c := start(t, keeper.Config{Dir: dir})
-	conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
-	must.OK(t, err)
+	conn := must.Get(net.Dial("unix", filepath.Join(dir, "keeper.sock")))(t)
 	defer conn.Close()
 	must.OK(t, writeFrame(conn, `{"Version":99}`))
 	if got, err := readFrame(conn); err != nil || got["Version"] != 3.0 {
@@ -127,13 +125,11 @@ func TestAnotherClientsVersion(t *testing.T) {
 func TestAnUnknownRequest(t *testing.T) {
 	dir := t.TempDir()
 	start(t, keeper.Config{Dir: dir})
-	conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
-	must.OK(t, err)
+	conn := must.Get(net.Dial("unix", filepath.Join(dir, "keeper.sock")))(t)
 	defer conn.Close()
 	for _, text := range []string{`{"Version":3}`, `{"ID":1,"Op":"dance"}`, `{"ID":2,"Op":"list"}`} {
 		must.OK(t, writeFrame(conn, text))
-		got, err := readFrame(conn)
-		must.OK(t, err)
+		got := must.Get(readFrame(conn))(t)
 		refused := strings.Contains(fmt.Sprint(got["Err"]), `unknown operation "dance"`)
 		if refused != (got["ID"] == 1.0) {
 			t.Errorf("%s: %v", text, got)
@@ -151,8 +147,7 @@ func TestAnEarlierConnection(t *testing.T) {
 	defer unix.Kill(pid, unix.SIGCONT)
 	var ended sync.WaitGroup
 	for range 20 {
-		conn, err := net.Dial("unix", filepath.Join(dir, "keeper.sock"))
-		must.OK(t, err)
+		conn := must.Get(net.Dial("unix", filepath.Join(dir, "keeper.sock")))(t)
 		defer conn.Close()
 		must.OK(t, writeFrame(conn, `{"Version":3}`))
 		ended.Go(func() { _, _ = io.Copy(io.Discard, conn) })

@@ -34,8 +34,7 @@ func begin(t *testing.T, dir string) begun {
 	for _, id := range []proc.Identity{b.task, b.child} {
 		for comm := ""; comm != "sleep\n" || !proc.HasEnv(id.PID, mark(dir)); {
 			unix.Poll(nil, 1) // another process's doing
-			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", id.PID))
-			must.OK(t, err)
+			text := must.Read(t, fmt.Sprintf("/proc/%d/comm", id.PID))
 			comm = string(text)
 		}
 	}
@@ -257,9 +256,7 @@ func TestSearch(t *testing.T) {
 	must.OK(t, b.Keeper().Signal(unix.SIGKILL))
 	gone(t, b.Keeper())
 	want("after the keeper was killed", false, false)
-	if _, err := keeper.End(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(keeper.End(t.Context(), cfg))(t)
 	want("in the end", false, true)
 	b.wantGone(t)
 }

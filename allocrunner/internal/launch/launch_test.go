@@ -265,8 +265,7 @@ func openDir(t *testing.T) string {
 // copyOfThis makes a copy of this program in a directory, which every user may execute, and returns its path.
 func copyOfThis(t *testing.T, dir string) string {
 	t.Helper()
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	binary := must.Read(t, self)
 	program := filepath.Join(dir, "program")
 	must.OK(t, os.WriteFile(program, binary, 0o755))
@@ -372,8 +371,7 @@ func TestNetBindServiceOfOurOwn(t *testing.T) {
 
 // TestLimitOfOpenFiles is what this program was started with, though Go has raised it since.
 func TestLimitOfOpenFiles(t *testing.T) {
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	for limits, want := range map[string]string{"ulimit -n 99; ulimit -S -n 77": "77 99", "ulimit -n 99": "99 99"} {
 		cmd := exec.Command("/bin/sh", "-c", limits+`; exec "$0" launch /bin/sh -c 'echo $(ulimit -S -n) $(ulimit -H -n)'`,
 			self)
@@ -399,10 +397,8 @@ func TestLimitOfOpenFilesAfterAnError(t *testing.T) {
 // in a container for one that is lower than the container's own.
 func TestOOMScoreAdj(t *testing.T) {
 	const file = "/proc/self/oom_score_adj"
-	self, err := os.Executable()
-	must.OK(t, err)
-	ours, err := os.ReadFile(file)
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
+	ours := must.Read(t, file)
 	for score, want := range map[string]string{"700": "700\n", "2000": string(ours)} {
 		cmd := exec.Command(self, "launch", "/bin/cat", file)
 		cmd.Env = append(os.Environ(), "SCORE="+score)
@@ -466,8 +462,7 @@ func TestErrors(t *testing.T) {
 func TestAHang(t *testing.T) {
 	program := filepath.Join(openDir(t), "program")
 	must.OK(t, os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755))
-	f, err := os.Open(program)
-	must.OK(t, err)
+	f := must.Get(os.Open(program))(t)
 	defer f.Close()
 	// who executes a file that another has a write lease on waits until that is given back
 	hangs := make(chan os.Signal, 1)
@@ -500,8 +495,7 @@ func TestAHang(t *testing.T) {
 	}
 	owners := map[uint32]bool{}
 	for _, name := range []string{"environ", "mem", "fd", "maps"} {
-		info, err := os.Stat(fmt.Sprintf("/proc/%d/%s", p.Pid, name))
-		must.OK(t, err)
+		info := must.Get(os.Stat(fmt.Sprintf("/proc/%d/%s", p.Pid, name)))(t)
 		owners[info.Sys().(*syscall.Stat_t).Uid] = true
 	}
 	if got := slices.Collect(maps.Keys(owners)); !slices.Equal(got, []uint32{0}) {

@@ -30,16 +30,14 @@ func newSet(t *testing.T) *listeners.Set {
 // free returns a listener on a free port.
 func free(t *testing.T, network string) drivers.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return drivers.Listener{Name: "http", Network: network, HostIP: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port}
 }
 
 func take(t *testing.T, s *listeners.Set, task string, want ...drivers.Listener) []*os.File {
 	t.Helper()
-	files, err := s.Take(task, want)
-	must.OK(t, err)
+	files := must.Get(s.Take(task, want))(t)
 	return files
 }
 
@@ -148,12 +146,9 @@ func TestUDP(t *testing.T) {
 	stranger := &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 9}
 	must.OK(t, unix.Connect(int(f.Fd()), stranger))
 	take(t, s, "a", l)
-	conn, err := net.Dial("udp", address(l))
-	must.OK(t, err)
+	conn := must.Get(net.Dial("udp", address(l)))(t)
 	defer conn.Close()
-	if _, err := conn.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(conn.Write([]byte("hello")))(t)
 	buf := make([]byte, 10)
 	_ = unix.SetsockoptTimeval(int(f.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60})
 	if n, _, err := unix.Recvfrom(int(f.Fd()), buf, 0); err != nil || string(buf[:n]) != "hello" {

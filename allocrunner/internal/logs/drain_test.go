@@ -28,9 +28,7 @@ func TestDrainWritesAllUntilTheEnd(t *testing.T) {
 	read, write := newPipe(t)
 	d := logs.StartDrain(read, open(t, config(dir, 100, 1<<20)))
 	text := strings.Repeat("some line of text\n", 200_000)
-	if _, err := io.WriteString(write, text); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(write, text))(t)
 	write.Close()
 	<-d.Done()
 	if got := joined(contents(t, dir)); got != text {
@@ -41,9 +39,7 @@ func TestDrainWritesAllUntilTheEnd(t *testing.T) {
 func TestCutKeepsWhatIsInThePipe(t *testing.T) {
 	dir := t.TempDir()
 	read, write := newPipe(t)
-	if _, err := io.WriteString(write, "before\n"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(write, "before\n"))(t)
 	d := logs.StartDrain(read, open(t, config(dir, 2, 1<<20)))
 	d.Cut()
 	<-d.Done()
@@ -78,9 +74,7 @@ func TestALossIsNotedWhileTheTaskIsSilent(t *testing.T) {
 	read, write := newPipe(t)
 	r := open(t, config(dir, 3, 1<<20))
 	d := logs.StartDrain(read, r)
-	if _, err := io.WriteString(write, strings.Repeat("y", 200<<10)); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(write, strings.Repeat("y", 200<<10)))(t)
 	must.OK(t, os.Remove(ballast))
 	for !note.MatchString(joined(contents(t, dir))) {
 		if _, err := unix.Poll(nil, 10); err != nil && err != unix.EINTR {

@@ -30,8 +30,7 @@ func config(dir string, files int, bytes int64) logs.Config {
 
 func open(t testing.TB, cfg logs.Config) *logs.Rotator {
 	t.Helper()
-	r, err := logs.Open(cfg)
-	must.OK(t, err)
+	r := must.Get(logs.Open(cfg))(t)
 	t.Cleanup(func() { r.Close() })
 	return r
 }
@@ -39,8 +38,7 @@ func open(t testing.TB, cfg logs.Config) *logs.Rotator {
 // contents reads the stream's files by number.
 func contents(t testing.TB, dir string) map[int]string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	must.OK(t, err)
+	entries := must.Get(os.ReadDir(dir))(t)
 	files := map[int]string{}
 	for _, e := range entries {
 		n, err := strconv.Atoi(strings.TrimPrefix(e.Name(), "web.stdout."))
@@ -118,12 +116,10 @@ func TestARestartAppendsToTheHighestNumber(t *testing.T) {
 // TestNothingIsLostAndShortLinesAreWhole feeds random lines in random pieces.
 func TestNothingIsLostAndShortLinesAreWhole(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp(t.TempDir(), "")
-		must.OK(rt, err)
+		dir := must.Get(os.MkdirTemp(t.TempDir(), ""))(rt)
 		defer os.RemoveAll(dir)
 		const limit = 100 << 10
-		r, err := logs.Open(config(dir, 1000, limit))
-		must.OK(rt, err)
+		r := must.Get(logs.Open(config(dir, 1000, limit)))(rt)
 		defer r.Close()
 		var text []byte
 		lengths := rapid.SliceOfN(rapid.IntRange(0, 16<<10), 1, 60).Draw(rt, "lengths")
@@ -260,8 +256,7 @@ func TestAFullDiskIsCountedAndNoted(t *testing.T) {
 	if len(notes) != 1 || !strings.HasSuffix(got, notes[0][0]+"again\n") {
 		t.Fatalf("notes %v, end %q", notes, got[max(0, len(got)-200):])
 	}
-	lost, err := strconv.ParseInt(notes[0][1], 10, 64)
-	must.OK(t, err)
+	lost := must.Get(strconv.ParseInt(notes[0][1], 10, 64))(t)
 	before, _, _ := strings.Cut(got, "[taskapi")
 	kept := int64(len(before))
 	if strings.HasSuffix(before, "y\n") && kept%1000 != 0 {

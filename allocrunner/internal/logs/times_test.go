@@ -21,8 +21,7 @@ func timesPath(dir, file string) string { return filepath.Join(dir, logs.TimesNa
 // wantTimes checks the times of a log file, at rising offsets.
 func wantTimes(t *testing.T, dir, file string, want map[int64]time.Time) {
 	t.Helper()
-	f, err := os.Open(timesPath(dir, file))
-	must.OK(t, err)
+	f := must.Get(os.Open(timesPath(dir, file)))(t)
 	defer f.Close()
 	times := logs.NewTimes(f)
 	for offset := range int64(1 << 10) {
@@ -50,8 +49,7 @@ func TestTimes(t *testing.T) {
 		wantTimes(t, dir, "web.stdout.0", want)
 		r.Close()
 
-		f, err := os.OpenFile(timesPath(dir, "web.stdout.0"), os.O_APPEND|os.O_WRONLY, 0)
-		must.OK(t, err)
+		f := must.Get(os.OpenFile(timesPath(dir, "web.stdout.0"), os.O_APPEND|os.O_WRONLY, 0))(t)
 		if _, err := f.Write([]byte{0x80}); err != nil { // a varint goes on
 			t.Fatal(err)
 		}

@@ -158,9 +158,7 @@ func TestStatusOfAnything(t *testing.T) {
 	const many = 600
 	began := time.Now()
 	for i := range many {
-		if _, err := fmt.Fprintf(conn, "STATUS=%d", i); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(fmt.Fprintf(conn, "STATUS=%d", i))(t)
 	}
 	n = f.until("the last status", func(n drivers.Notice) bool { return n.Status == fmt.Sprint(many-1) })
 	if most := uint64(time.Since(began)/time.Second) + 2; n.Seq-before > most {

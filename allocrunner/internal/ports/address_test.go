@@ -31,11 +31,9 @@ func TestHostIP(t *testing.T) {
 // linkLocal returns a link-local address of this machine and the interface that has it.
 func linkLocal(t *testing.T) (netip.Addr, net.Interface) {
 	t.Helper()
-	links, err := net.Interfaces()
-	must.OK(t, err)
+	links := must.Get(net.Interfaces())(t)
 	for _, link := range links {
-		addresses, err := link.Addrs()
-		must.OK(t, err)
+		addresses := must.Get(link.Addrs())(t)
 		for _, a := range addresses {
 			prefix, err := netip.ParsePrefix(a.String())
 			if err == nil && prefix.Addr().Is6() && prefix.Addr().IsLinkLocalUnicast() {

@@ -157,12 +157,10 @@ const (
 // killed.
 func TestOtherProcess(t *testing.T) {
 	if at := os.Getenv(listenEnv); at != "" {
-		l, err := net.Listen("tcp", at)
-		must.OK(t, err)
+		l := must.Get(net.Listen("tcp", at))(t)
 		defer l.Close()
 	} else if at, err := netip.ParseAddrPort(os.Getenv(lockEnv)); err == nil {
-		r, err := lockedFor(cmp.Or(os.Getenv(ownerEnv), "/theirs"), at.Addr().String(), int(at.Port()))
-		must.OK(t, err)
+		r := must.Get(lockedFor(cmp.Or(os.Getenv(ownerEnv), "/theirs"), at.Addr().String(), int(at.Port())))(t)
 		defer r.Close()
 	} else {
 		t.Skip("a test runs this in another process")
@@ -215,8 +213,7 @@ func TestLockOfAnotherUser(t *testing.T) {
 	}
 	port := freePort(t)
 	startOther(t, asStranger(t, "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=0.0.0.0:%d", lockEnv, port))
-	r, err := locked("127.0.0.1", port)
-	must.OK(t, err)
+	r := must.Get(locked("127.0.0.1", port))(t)
 	r.Close()
 }
 
@@ -227,8 +224,7 @@ func TestLocksWhereAnotherUserWasFirst(t *testing.T) {
 		t.Skip("needs root, to become another user")
 	}
 	port := freePort(t)
-	tmp, err := os.MkdirTemp("", "ports")
-	must.OK(t, err)
+	tmp := must.Get(os.MkdirTemp("", "ports"))(t)
 	t.Cleanup(func() { os.RemoveAll(tmp) })
 	must.OK(t, os.Chmod(tmp, 0o777|os.ModeSticky))
 	first, second := asStranger(t, "-test.run=^TestOtherProcess$"), asStranger(t, "-test.run=^TestOtherProcess$")
@@ -253,8 +249,7 @@ func copyLocks(t *testing.T, r *ports.Reservation) (closeCopies func()) {
 	t.Helper()
 	var copies []int
 	for _, f := range r.Locks() {
-		fd, err := unix.Dup(int(f.Fd()))
-		must.OK(t, err)
+		fd := must.Get(unix.Dup(int(f.Fd())))(t)
 		copies = append(copies, fd)
 	}
 	return func() {
@@ -267,8 +262,7 @@ func copyLocks(t *testing.T, r *ports.Reservation) (closeCopies func()) {
 // TestLocksInAnothersHands hold on when the process that made them has given them up.
 func TestLocksInAnothersHands(t *testing.T) {
 	port := freePort(t)
-	first, err := lockedFor("/ours", "127.0.0.1", port)
-	must.OK(t, err)
+	first := must.Get(lockedFor("/ours", "127.0.0.1", port))(t)
 	closeCopies := copyLocks(t, first)
 	for _, f := range first.Locks() { // as a process that is killed does
 		f.Close()
@@ -276,8 +270,7 @@ func TestLocksInAnothersHands(t *testing.T) {
 	if _, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
 		t.Errorf("got %v, want ErrTaken", err)
 	}
-	again, err := lockedFor("/ours", "127.0.0.1", port)
-	must.OK(t, err)
+	again := must.Get(lockedFor("/ours", "127.0.0.1", port))(t)
 	defer again.Close()
 	closeCopies()
 	again.Locks() // takes over what nobody has any more
@@ -290,8 +283,7 @@ func TestLocksInAnothersHands(t *testing.T) {
 // frees the port.
 func TestClosedBesideAnother(t *testing.T) {
 	port := freePort(t)
-	first, err := lockedFor("/ours", "127.0.0.1", port)
-	must.OK(t, err)
+	first := must.Get(lockedFor("/ours", "127.0.0.1", port))(t)
 	closeCopies := copyLocks(t, first)
 	must.OK(t, first.Close())
 	if others, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
@@ -299,8 +291,7 @@ func TestClosedBesideAnother(t *testing.T) {
 		others.Close()
 	}
 	closeCopies()
-	others, err := lockedFor("/others", "127.0.0.1", port)
-	must.OK(t, err)
+	others := must.Get(lockedFor("/others", "127.0.0.1", port))(t)
 	if err := others.Close(); err != nil {
 		t.Error(err)
 	}

@@ -35,8 +35,7 @@ func static(label string, port int) []*api.NetworkResource {
 
 func newReservation(t *testing.T, cfg ports.Config) *ports.Reservation {
 	t.Helper()
-	r, err := ports.Allocate(cfg)
-	must.OK(t, err)
+	r := must.Get(ports.Allocate(cfg))(t)
 	t.Cleanup(func() { r.Close() })
 	return r
 }

@@ -39,8 +39,7 @@ func TestListeningSockets(t *testing.T) {
 				var fds strings.Builder
 				fds.WriteString("0 1 2")
 				for i := range n {
-					l, err := net.Listen("tcp", "127.0.0.1:0")
-					must.OK(t, err)
+					l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 					l.Close()
 					names = append(names, fmt.Sprint("p", i))
 					spec.Listen = append(spec.Listen, drivers.Listener{Name: names[i], Network: "tcp", HostIP: "127.0.0.1",
@@ -83,8 +82,7 @@ func TestNoNotifications(t *testing.T) {
 
 // TestNotificationsEnd with the process, for those who wait for more.
 func TestNotificationsEnd(t *testing.T) {
-	dir, err := os.MkdirTemp("", "p")
-	must.OK(t, err)
+	dir := must.Get(os.MkdirTemp("", "p"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	e := newLocal(t, processes.Config{Dir: dir})
 	spec := e.spec("t", "/bin/sleep", "1000")
@@ -110,8 +108,7 @@ func TestNotificationsEnd(t *testing.T) {
 // TestWhoMaySpeak for a task: all of its processes, also those that have left their parent, their session and the
 // environment's other variables; and no other process, even of the same user.
 func TestWhoMaySpeak(t *testing.T) {
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	for _, c := range []struct{ name, script string }{
 		{"itself", `exec SAY`},
 		{"a child", `SAY & wait`},

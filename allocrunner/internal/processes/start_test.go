@@ -24,8 +24,7 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 	}
 	busy := file("busy", "", 0o755)
 	copyProgram(t, busy)
-	writer, err := os.OpenFile(busy, os.O_WRONLY, 0)
-	must.OK(t, err)
+	writer := must.Get(os.OpenFile(busy, os.O_WRONLY, 0))(t)
 	defer writer.Close()
 
 	for name, kind := range map[string]uint32{"pipe": unix.S_IFIFO, "socket": unix.S_IFSOCK} {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/drivers"
+	"taskapi/internal/must"
 )
 
 // NeedRoot skips a test that becomes, or gives files to, another user.
@@ -32,13 +33,8 @@ func NeedRoot(tb testing.TB) {
 func Fifo(tb testing.TB, dir string) *bufio.Reader {
 	tb.Helper()
 	path := filepath.Join(dir, "fifo")
-	if err := unix.Mkfifo(path, 0o666); err != nil {
-		tb.Fatal(err)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, unix.Mkfifo(path, 0o666))
+	f := must.Get(os.OpenFile(path, os.O_RDWR, 0))(tb)
 	tb.Cleanup(func() { f.Close() })
 	return bufio.NewReader(f)
 }
@@ -46,20 +42,14 @@ func Fifo(tb testing.TB, dir string) *bufio.Reader {
 // ReadLine returns the next line, without its end.
 func ReadLine(tb testing.TB, r *bufio.Reader) string {
 	tb.Helper()
-	line, err := r.ReadString('\n')
-	if err != nil {
-		tb.Fatal(err)
-	}
+	line := must.Get(r.ReadString('\n'))(tb)
 	return strings.TrimSpace(line)
 }
 
 // ReadPID returns the process number on the next line.
 func ReadPID(tb testing.TB, r *bufio.Reader) int {
 	tb.Helper()
-	pid, err := strconv.Atoi(ReadLine(tb, r))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	pid := must.Get(strconv.Atoi(ReadLine(tb, r)))(tb)
 	return pid
 }
 
@@ -75,17 +65,9 @@ type Child struct {
 // Start starts a process, which is killed at the end of the test.
 func Start(tb testing.TB, cmd *exec.Cmd) Child {
 	tb.Helper()
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	stdin := must.Get(cmd.StdinPipe())(tb)
+	stdout := must.Get(cmd.StdoutPipe())(tb)
+	must.OK(tb, cmd.Start())
 	kill := sync.OnceFunc(func() {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // likewise
@@ -108,10 +90,7 @@ func Latest(tb testing.TB, s interface {
 	List(context.Context) ([]drivers.ProcessStatus, error)
 }, task string) drivers.ProcessID {
 	tb.Helper()
-	list, err := s.List(tb.Context())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	list := must.Get(s.List(tb.Context()))(tb)
 	for _, status := range list {
 		if status.Task == task {
 			return status.ID()

@@ -85,8 +85,7 @@ func TestCgroupsWithLimitsAreRemoved(t *testing.T) {
 	task := e.start("t", `cat /proc/self/cgroup >$FIFO; echo >$FIFO; exec sleep 1000`)
 	var dirs []string
 	for {
-		line, err := r.ReadString('\n')
-		must.OK(t, err)
+		line := must.Get(r.ReadString('\n'))(t)
 		_, path, _ := strings.Cut(strings.TrimSpace(line), ":/")
 		if path == "" && len(dirs) > 0 {
 			break

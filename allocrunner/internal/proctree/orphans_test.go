@@ -78,8 +78,7 @@ func TestAStrangersSession(t *testing.T) {
 	stranger.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	must.OK(t, stranger.Start())
 	defer func() { stranger.Process.Kill(); stranger.Wait() }()
-	id, err := proc.Identify(stranger.Process.Pid)
-	must.OK(t, err)
+	id := must.Get(proc.Identify(stranger.Process.Pid))(t)
 	id.Start-- // it had the number before
 	first := proctree.RootProcess{Identity: id, Alive: proc.Now()}
 	if killed, err := proctree.KillOrphans(t.Context(),

@@ -25,8 +25,7 @@ func (e *env) view(tasks map[string]*task) proctree.View {
 
 func survey(t *testing.T, v proctree.View) map[string][]int {
 	t.Helper()
-	trees, err := proctree.Survey(v)
-	must.OK(t, err)
+	trees := must.Get(proctree.Survey(v))(t)
 	pids := map[string][]int{}
 	for task, members := range trees {
 		for _, m := range members {

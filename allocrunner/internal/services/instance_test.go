@@ -52,8 +52,7 @@ func TestInstances(t *testing.T) {
 		}
 	}
 	alloc := allocOf([]*api.Service{service()}, []*api.Service{service()}, []*api.Service{service()})
-	owned, err := ofTask.ResolveAll(alloc, "dc1")
-	must.OK(t, err)
+	owned := must.Get(ofTask.ResolveAll(alloc, "dc1"))(t)
 	for task, colour := range map[string]string{"": "${COLOUR}", "a": "blue of a", "b": "blue of b"} {
 		name, owner := task, task
 		if task == "" {

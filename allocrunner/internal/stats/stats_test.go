@@ -51,8 +51,7 @@ func start(t *testing.T, name, script string, edit ...func(*exec.Cmd)) *child {
 		_ = syscall.Kill(-c.pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	})
-	p, err := proc.Read(c.pid)
-	must.OK(t, err)
+	p := must.Get(proc.Read(c.pid))(t)
 	c.root = proctree.ViewRoot{Task: name, PID: c.pid, Start: p.Start, Marker: "NOMAD_TASK_NAME=" + name}
 	return c
 }
@@ -70,8 +69,7 @@ func samplerOf(view proctree.View) *stats.Sampler {
 
 func usageOf(t *testing.T, s *stats.Sampler, task string) *api.TaskResourceUsage {
 	t.Helper()
-	all, err := s.Usage(t.Context())
-	must.OK(t, err)
+	all := must.Get(s.Usage(t.Context()))(t)
 	if all.Tasks[task] == nil {
 		t.Fatalf("no task %q in %v", task, all.Tasks)
 	}
@@ -83,8 +81,7 @@ func until(t *testing.T, s *stats.Sampler, task string, ok func(*api.TaskResourc
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	samples, err := s.Stream(ctx, 50*time.Millisecond)
-	must.OK(t, err)
+	samples := must.Get(s.Stream(ctx, 50*time.Millisecond))(t)
 	var last *api.TaskResourceUsage
 	for all := range samples {
 		if last = all.Tasks[task]; ok(last) {
@@ -118,8 +115,7 @@ func TestFirstAnswer(t *testing.T) {
 // used reports whether a process has used a twentieth of a second.
 func used(t *testing.T, pid int) bool {
 	t.Helper()
-	u, err := proc.Read(pid)
-	must.OK(t, err)
+	u := must.Get(proc.Read(pid))(t)
 	return u.CPU.Sum() >= 50*time.Millisecond
 }
 
@@ -213,8 +209,7 @@ func TestErrorsAreTriedAgain(t *testing.T) {
 				}
 				return stats.Tasks{}, nil
 			}})
-		samples, err := s.Stream(t.Context(), time.Second)
-		must.OK(t, err)
+		samples := must.Get(s.Stream(t.Context(), time.Second))(t)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := attempts.Load(); n < 4 || n > 9 {
@@ -237,8 +232,7 @@ func TestStreamEnds(t *testing.T) {
 		s := sampler()
 		for _, reads := range []int{0, 1, 5} {
 			ctx, cancel := context.WithCancel(t.Context())
-			samples, err := s.Stream(ctx, time.Second)
-			must.OK(t, err)
+			samples := must.Get(s.Stream(ctx, time.Second))(t)
 			for range reads {
 				<-samples
 			}

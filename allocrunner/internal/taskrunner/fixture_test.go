@@ -28,8 +28,7 @@ func newRunner(t *testing.T, starter Starter, cfg Config) *Runner {
 	if cfg.Observer == nil {
 		cfg.Observer = nobody{}
 	}
-	r, err := New(cfg)
-	must.OK(t, err)
+	r := must.Get(New(cfg))(t)
 	return r
 }
 

@@ -35,16 +35,14 @@ func TestParseIsJobspecs(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"../testdata/*.hcl", "../testdata/*.json", "../testdata/*/*.hcl",
 		"../../../examples/*.hcl"} {
-		found, err := filepath.Glob(pattern)
-		must.OK(t, err)
+		found := must.Get(filepath.Glob(pattern))(t)
 		files = append(files, found...)
 	}
 	if len(files) < 10 {
 		t.Fatalf("job files: %q", files)
 	}
 	for _, file := range files {
-		cfg, err := jobspec.ReadFile(file, nil, jobspec.Config{Audience: "a"})
-		must.OK(t, err)
+		cfg := must.Get(jobspec.ReadFile(file, nil, jobspec.Config{Audience: "a"}))(t)
 		for _, cfg.AsWritten = range []bool{true, false} {
 			want, wantErr := jobspec.Parse(cfg)
 			for name, parse := range map[string]func(context.Context, jobspec.Config) (*api.Job, error){"here": parseHere,

@@ -272,7 +272,6 @@ func TestChangesAreSymmetric(t *testing.T) {
 
 func encode(tb testing.TB, job *api.Job) []byte {
 	tb.Helper()
-	body, err := json.Marshal(job)
-	must.OK(tb, err)
+	body := must.Get(json.Marshal(job))(tb)
 	return body
 }

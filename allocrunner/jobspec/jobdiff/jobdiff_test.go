@@ -87,8 +87,7 @@ func changed(tb testing.TB, replacements ...string) []string {
 
 func mustParse(tb testing.TB, body string) *api.Job {
 	tb.Helper()
-	job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), Dir: tb.TempDir()})
-	must.OK(tb, err)
+	job := must.Get(jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), Dir: tb.TempDir()}))(tb)
 	return job
 }
 

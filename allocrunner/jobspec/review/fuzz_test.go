@@ -16,8 +16,7 @@ import (
 func FuzzReview(f *testing.F) {
 	dir := f.TempDir()
 	for _, pattern := range []string{"../testdata/*.hcl", "../testdata/*.json", "../../../examples/*.hcl"} {
-		files, err := filepath.Glob(pattern)
-		must.OK(f, err)
+		files := must.Get(filepath.Glob(pattern))(f)
 		for _, file := range files {
 			body := must.Read(f, file)
 			f.Add(body)

@@ -18,12 +18,10 @@ import (
 // theirFunctions returns the names of consul-template's functions, which only its source lists.
 func theirFunctions(t *testing.T) []string {
 	t.Helper()
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}",
-		"github.com/hashicorp/consul-template/template").Output()
-	must.OK(t, err)
+	dir := must.Get(exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}",
+		"github.com/hashicorp/consul-template/template").Output())(t)
 	source := filepath.Join(strings.TrimSpace(string(dir)), "template.go")
-	parsed, err := parser.ParseFile(token.NewFileSet(), source, nil, 0)
-	must.OK(t, err)
+	parsed := must.Get(parser.ParseFile(token.NewFileSet(), source, nil, 0))(t)
 	var names []string
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		if f, ok := n.(*ast.FuncDecl); ok && f.Name.Name != "funcMap" {

@@ -26,8 +26,7 @@ func request(texts ...string) render.Request {
 
 func session(t *testing.T) *render.Session {
 	t.Helper()
-	s, err := render.Start(t.Context())
-	must.OK(t, err)
+	s := must.Get(render.Start(t.Context()))(t)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -37,9 +36,8 @@ func TestSession(t *testing.T) {
 	t.Parallel()
 	s := session(t)
 	for range 2 {
-		got, err := s.Render(request(`{{ env "GREETING" }}`, `{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}`,
-			`{{ nope }}`, `{{ nomadVar "x" }}`))
-		must.OK(t, err)
+		got := must.Get(s.Render(request(`{{ env "GREETING" }}`, `{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}`,
+			`{{ nope }}`, `{{ nomadVar "x" }}`)))(t)
 		r := got.Results
 		if string(r[0].Output) != "hello" || string(r[1].Output) != "admin" || len(r[3].Missing) != 1 ||
 			r[2].Error != `(dynamic): parse: template: :1: function "nope" not defined` {

@@ -49,8 +49,7 @@ func convert[T any](t *testing.T, ours any) (theirs T) {
 func rememberRemote(t *testing.T, brain *template.Brain) {
 	t.Helper()
 	for key, value := range map[string]any{"app/name": "shop", "empty": "", "none": nil, "app/name@dc2": "other"} {
-		query, err := dep.NewKVGetQuery(key)
-		must.OK(t, err)
+		query := must.Get(dep.NewKVGetQuery(key))(t)
 		brain.Remember(query, value)
 		if value != nil {
 			query.EnableBlocking()
@@ -65,8 +64,7 @@ func rememberRemote(t *testing.T, brain *template.Brain) {
 	for words, list := range map[string][]*dep.HealthService{
 		"web": health, "web|any": health, "b.web@dc2": health[1:], "web|critical,warning": {},
 	} {
-		query, err := dep.NewHealthServiceQuery(words)
-		must.OK(t, err)
+		query := must.Get(dep.NewHealthServiceQuery(words))(t)
 		brain.Remember(query, list)
 	}
 	catalog, _ := dep.NewCatalogServicesQuery("")

@@ -29,15 +29,13 @@ func TestMeasure(t *testing.T) {
 		return cmd.Output()
 	}
 	t.Run("attack", func(t *testing.T) {
-		text, err := measure(t, "-binary", binary, "-run", "attack")
-		must.OK(t, err)
+		text := must.Get(measure(t, "-binary", binary, "-run", "attack"))(t)
 		if want := `(?m)^the others: not refused  +0\.0 %  +100\.0 %`; !regexp.MustCompile(want).Match(text) {
 			t.Errorf("no line like %s: taskapi does not refuse all, or the floor some, in:\n%s", want, text)
 		}
 	})
 	t.Run("scale", func(t *testing.T) {
-		text, err := measure(t, "-binary", binary, "-run", "scale", "-allocations", "3")
-		must.OK(t, err)
+		text := must.Get(measure(t, "-binary", binary, "-run", "scale", "-allocations", "3"))(t)
 		for _, figure := range []string{"CPU until it rests, for each", "RSS, for each", "an answer while others register"} {
 			if row := `(?m)^` + figure + `  .* [0-9.]+ \([0-9.]+-[0-9.]+\)`; !regexp.MustCompile(row).Match(text) {
 				t.Errorf("no row like %s in:\n%s", row, text)

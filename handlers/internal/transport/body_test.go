@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"testing"
 	"testing/synctest"
+
+	"taskapi/internal/must"
 )
 
 // TestBodyIsForgotten: a connection without a request holds nothing of the request before.
@@ -20,12 +22,8 @@ func TestBodyIsForgotten(t *testing.T) {
 		})
 		c := s.Dials[0]()
 		defer c.Close()
-		if _, err := io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.WriteString(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok"))(t)
+		must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 		s.Stop()
 		if conn.body != nil {
 			t.Error("the connection holds the body of a request that was answered")

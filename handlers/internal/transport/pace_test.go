@@ -192,8 +192,7 @@ func TestPipelinedRequestsArePaced(t *testing.T) {
 		}()
 		reader := bufio.NewReader(c)
 		for range pieces * each {
-			response, err := http.ReadResponse(reader, nil)
-			must.OK(t, err)
+			response := must.Get(http.ReadResponse(reader, nil))(t)
 			_, _ = io.Copy(io.Discard, response.Body)
 		}
 		want := time.Duration((pieces*each - 64) / leastOfAll() * float64(time.Second))

@@ -31,8 +31,7 @@ func evaluate(tb testing.TB, dir, expression string) (string, hcl.Diagnostics) {
 	if diags.HasErrors() {
 		return "", diags
 	}
-	text, err := stdlib.JSONEncode(v)
-	must.OK(tb, err)
+	text := must.Get(stdlib.JSONEncode(v))(tb)
 	return text.AsString(), nil
 }
 

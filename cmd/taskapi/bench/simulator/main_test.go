@@ -83,8 +83,7 @@ func TestRun(t *testing.T) {
 	})
 	status := func(addr, token, id string) int {
 		t.Helper()
-		status, err := statusOf(t.Context(), addr, token, "/v1/allocation/"+id)
-		must.OK(t, err)
+		status := must.Get(statusOf(t.Context(), addr, token, "/v1/allocation/"+id))(t)
 		return status
 	}
 	tokens := map[string][2]string{}

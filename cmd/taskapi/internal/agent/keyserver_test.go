@@ -31,8 +31,7 @@ func serveKeys(t *testing.T, config KeyServerConfig) (*KeyServer, *identity.Keyr
 	if config.Listen == "" {
 		config.Listen = "127.0.0.1:0"
 	}
-	server, err := ListenKeys(config)
-	must.OK(t, err)
+	server := must.Get(ListenKeys(config))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -53,15 +52,12 @@ type answer struct {
 
 func askKeys(t *testing.T, method, url, host string) answer {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-	must.OK(t, err)
+	r := must.Get(http.NewRequestWithContext(t.Context(), method, url, nil))(t)
 	r.Host = host
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(r)
-	must.OK(t, err)
+	resp := must.Get(client.Do(r))(t)
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	must.OK(t, err)
+	body := must.Get(io.ReadAll(resp.Body))(t)
 	return answer{resp.StatusCode, string(body), resp.Header}
 }
 
@@ -136,8 +132,7 @@ func TestARotationByAnotherProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	server, err := ListenKeys(KeyServerConfig{Keyring: rings[0], Listen: "127.0.0.1:0"})
-	must.OK(t, err)
+	server := must.Get(ListenKeys(KeyServerConfig{Keyring: rings[0], Listen: "127.0.0.1:0"}))(t)
 	defer server.Close()
 	identitytest.Rotate(t, rings[1])
 	w := httptest.NewRecorder()
@@ -164,8 +159,7 @@ func TestKeysOverASocket(t *testing.T) {
 	if server.Issuer() != "" {
 		t.Errorf("issuer %q", server.Issuer())
 	}
-	is, err := openIssuer("unix://"+path+",iss=other", slog.New(slog.DiscardHandler))
-	must.OK(t, err)
+	is := must.Get(openIssuer("unix://"+path+",iss=other", slog.New(slog.DiscardHandler)))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var following sync.WaitGroup
 	defer following.Wait()
@@ -249,9 +243,8 @@ func TestKeyServerAddresses(t *testing.T) {
 			t.Errorf("%+v: %v, %v", test.config, server, err)
 		}
 	}
-	server, err := ListenKeys(KeyServerConfig{
+	server := must.Get(ListenKeys(KeyServerConfig{
 		Listen: "0.0.0.0:0", Remote: true, Issuer: "http://keys.example", Logger: slog.New(slog.DiscardHandler),
-	})
-	must.OK(t, err)
+	}))(t)
 	server.Close()
 }

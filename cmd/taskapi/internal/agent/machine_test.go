@@ -9,6 +9,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/disk"
 	"taskapi/handlers/apierror"
+	"taskapi/internal/must"
 )
 
 // TestMetadataThatCannotBeKept: an operator whose data directory takes no file, or holds a damaged entry, reads which.
@@ -22,10 +23,8 @@ func TestMetadataThatCannotBeKept(t *testing.T) {
 	}
 	gone, damaged := in(filepath.Join(t.TempDir(), "gone")), in(t.TempDir())
 	key := damaged.metadata.Key
-	if _, err := damaged.metadata.Store.Commit(t.Context(),
-		cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte("{")}}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(damaged.metadata.Store.Commit(t.Context(),
+		cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte("{")}}}))(t)
 	_, written := gone.SetMetadata(changes)
 	_, read := damaged.Metadata()
 	for what, err := range map[string]error{"no such file or directory": written, key + " holds no JSON": read} {

@@ -23,8 +23,7 @@ func TestScraperWarns(t *testing.T) {
 	for address, want := range map[string]bool{port: true, "127.0.0.1:0": false, "unix://" +
 		filepath.Join(t.TempDir(), "s"): false} {
 		var log strings.Builder
-		s, err := startScraper(address, false, slog.New(slog.NewTextHandler(&log, nil)), func(string) {})
-		must.OK(t, err)
+		s := must.Get(startScraper(address, false, slog.New(slog.NewTextHandler(&log, nil)), func(string) {}))(t)
 		s.close()
 		if got := strings.Contains(log.String(), "any user of this machine can listen on this port"); got != want {
 			t.Errorf("%s: %q", address, log.String())
@@ -36,15 +35,13 @@ func TestScraperWarns(t *testing.T) {
 func TestScraperOnASocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.sock")
 	at := make(chan string, 1)
-	s, err := startScraper("unix://"+path, false, slog.New(slog.DiscardHandler), func(url string) { at <- url })
-	must.OK(t, err)
+	s := must.Get(startScraper("unix://"+path, false, slog.New(slog.DiscardHandler), func(url string) { at <- url }))(t)
 	defer s.close()
 	s.serve(nil)
 	if url := <-at; url != "unix://"+path {
 		t.Errorf("served at %s", url)
 	}
-	conn, err := net.Dial("unix", path)
-	must.OK(t, err)
+	conn := must.Get(net.Dial("unix", path))(t)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET /v1/nothing HTTP/1.1\r\nHost: any\r\n\r\n")
 	if response, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil ||
@@ -59,8 +56,7 @@ func TestScraperOnASocket(t *testing.T) {
 // TestScraperHasNoOtherRoute: net/http answers nothing by itself.
 func TestScraperHasNoOtherRoute(t *testing.T) {
 	at := make(chan string, 1)
-	s, err := startScraper("127.0.0.1:0", false, slog.New(slog.DiscardHandler), func(url string) { at <- url })
-	must.OK(t, err)
+	s := must.Get(startScraper("127.0.0.1:0", false, slog.New(slog.DiscardHandler), func(url string) { at <- url }))(t)
 	defer s.close()
 	s.serve(nil)
 	address := strings.TrimSuffix(strings.TrimPrefix(<-at, "http://"), "/metrics")

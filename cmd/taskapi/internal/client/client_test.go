@@ -35,8 +35,7 @@ func newDir(t *testing.T) datadir.Dir {
 // lock locks the allocation and saves it.
 func lock(t *testing.T, dir datadir.Dir, over bool) *datadir.Lock {
 	t.Helper()
-	l, err := dir.Lock(id, dir.Store("1"), slog.New(slog.DiscardHandler))
-	must.OK(t, err)
+	l := must.Get(dir.Lock(id, dir.Store("1"), slog.New(slog.DiscardHandler)))(t)
 	must.OK(t, l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: id}, Terminal: over}))
 	return l
 }
@@ -45,8 +44,7 @@ func lock(t *testing.T, dir datadir.Dir, over bool) *datadir.Lock {
 func serve(t *testing.T, dir datadir.Dir, handler http.HandlerFunc) {
 	t.Helper()
 	must.OK(t, privatefile.Write(dir.OperatorToken(id), []byte("good\n")))
-	l, err := net.Listen("unix", dir.OperatorSocket(id))
-	must.OK(t, err)
+	l := must.Get(net.Listen("unix", dir.OperatorSocket(id)))(t)
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Nomad-Token") != "good" {
 			http.Error(w, "Forbidden", http.StatusForbidden)

@@ -76,8 +76,7 @@ type client struct {
 
 func dial(t *testing.T, l *Listener) client {
 	t.Helper()
-	conn, err := net.Dial(l.Listener.Addr().Network(), l.Listener.Addr().String())
-	must.OK(t, err)
+	conn := must.Get(net.Dial(l.Listener.Addr().Network(), l.Listener.Addr().String()))(t)
 	t.Cleanup(func() { conn.Close() })
 	return client{conn, t}
 }
@@ -108,9 +107,7 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 			dial(t, l) // and says nothing
 		}
 		for range 3 * most {
-			if _, err := io.WriteString(dial(t, l), "GET / HTTP"); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(io.WriteString(dial(t, l), "GET / HTTP"))(t)
 		}
 		for range 2 * most {
 			c := dial(t, l)

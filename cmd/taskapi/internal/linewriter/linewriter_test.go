@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/internal/must"
 )
 
 func gap(lost int) []byte { return fmt.Appendf(nil, "%d lost\n", lost) }
@@ -119,9 +120,7 @@ func TestRoom(t *testing.T) {
 	w := linewriter.New(out, func(int) []byte { return nil })
 	w.Room(t.Context()) // there is
 	line := append(bytes.Repeat([]byte("x"), 64<<10-1), '\n')
-	if _, err := w.Write(line); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(w.Write(line))(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	w.Room(ended)
@@ -135,9 +134,7 @@ func TestRoom(t *testing.T) {
 		t.Error("there is no room before anything is read")
 	default:
 	}
-	if _, err := io.ReadFull(read, make([]byte, len(line))); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.ReadFull(read, make([]byte, len(line))))(t)
 	<-let
 }
 

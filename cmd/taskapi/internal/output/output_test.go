@@ -59,8 +59,7 @@ func TestColors(t *testing.T) {
 		t.Skip("there are no terminals here: ", err)
 	}
 	defer terminal.Close()
-	file, err := os.CreateTemp(t.TempDir(), "")
-	must.OK(t, err)
+	file := must.Get(os.CreateTemp(t.TempDir(), ""))(t)
 	defer file.Close()
 	for _, tc := range []struct {
 		out  *os.File

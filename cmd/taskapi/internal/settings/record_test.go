@@ -61,8 +61,7 @@ func TestNext(t *testing.T) {
 			consul: "old:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			next, err := c.before.Next(c.given, file, func(key string) string { return c.env[key] })
-			must.OK(t, err)
+			next := must.Get(c.before.Next(c.given, file, func(key string) string { return c.env[key] }))(t)
 			got := map[string]string{}
 			for _, v := range next.Values {
 				got[v.Key] = strings.Join(v.Texts, " ") + " " + v.From

@@ -13,8 +13,7 @@ import (
 func TestRememberKeyFile(t *testing.T) {
 	dir := t.TempDir()
 	const file = "/keys/a \"${b}\" %{c}\\d"
-	before, err := SealKeyOf(dir)
-	must.OK(t, err)
+	before := must.Get(SealKeyOf(dir))(t)
 	var writers errgroup.Group
 	for range 8 {
 		writers.Go(func() error { return before.Remember(file) })

@@ -72,8 +72,7 @@ func background(t *testing.T, run ...func(context.Context)) (end func()) {
 // machine is one with a list of its own.
 func machine(t *testing.T, store cluster.Store) (*link, *revocation.List) {
 	t.Helper()
-	list, err := revocation.Open(revocation.Config{Dir: filepath.Join(t.TempDir(), "revocations")})
-	must.OK(t, err)
+	list := must.Get(revocation.Open(revocation.Config{Dir: filepath.Join(t.TempDir(), "revocations")}))(t)
 	t.Cleanup(func() { list.Close() })
 	l := &link{Store: store}
 	s := &tokensync.Revocations{Store: l, List: list, Logger: slog.New(slog.DiscardHandler)}
@@ -91,9 +90,7 @@ func TestRevocationsAreEverywhere(t *testing.T) {
 	stolen, theirs := &identity.Claims{ID: "stolen"}, &identity.Claims{Task: "web", IssuedAt: time.Now().Unix() - 5}
 	revoke := func(list *revocation.List, r revocation.Rule) {
 		t.Helper()
-		if _, err := list.Add(r); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(list.Add(r))(t)
 	}
 	revoke(a, revocation.Rule{TokenID: "stolen"})
 	until(t, "refused by another machine", func() bool { return c.Revoked(stolen) })
@@ -122,9 +119,7 @@ func TestRevocationsAreEverywhere(t *testing.T) {
 func TestOddRevocations(t *testing.T) {
 	store := memory.New()
 	_, list := machine(t, store.Open())
-	if _, err := list.Add(revocation.Rule{TokenID: "one", Until: time.Now().Unix() + 100}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(list.Add(revocation.Rule{TokenID: "one", Until: time.Now().Unix() + 100}))(t)
 	must.OK(t, tokensync.Publish(t.Context(), store, list))
 	page, err := store.List(t.Context(), cluster.Span{Prefix: "fleet/revocations/"})
 	if err != nil || len(page.Entries) != 1 {
@@ -134,8 +129,7 @@ func TestOddRevocations(t *testing.T) {
 	for _, value := range []string{
 		"", "[", "{}", `{"before":1,"until":99999999999}`, `{"jti":"another","until":99999999999}`,
 	} {
-		_, err := store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte(value)}}})
-		must.OK(t, err)
+		must.Get(store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: key, Value: []byte(value)}}}))(t)
 		until(t, "written again", func() bool {
 			e, _, err := store.Get(t.Context(), key)
 			return err == nil && string(e.Value) == string(page.Entries[0].Value)
@@ -169,8 +163,7 @@ func keysOf(t *testing.T, text []byte) (ids []string) {
 func TestKeys(t *testing.T) {
 	store := memory.New()
 	ring := func(alloc string) (*identity.Keyring, func()) {
-		k, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")})
-		must.OK(t, err)
+		k := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")}))(t)
 		s := &tokensync.Keys{Store: store.Open(), Ring: k, Alloc: alloc,
 			Logger: slog.New(slog.DiscardHandler)}
 		return k, background(t, s.Run, func(ctx context.Context) { k.Watch(ctx, s.Logger) })
@@ -185,8 +178,7 @@ func TestKeys(t *testing.T) {
 	}
 	first, other := a.Active().ID, b.Active().ID
 	wants("both", first, other)
-	rotated, err := b.Rotate()
-	must.OK(t, err)
+	rotated := must.Get(b.Rotate())(t)
 	wants("the rotated key, too", first, other, rotated.ID)
 	must.OK(t, b.Remove(other))
 	wants("without the removed key", first, rotated.ID)
@@ -195,11 +187,9 @@ func TestKeys(t *testing.T) {
 		t.Errorf("while other machines can't be heard: %v", ids)
 	}
 	l.stale.Store(false)
-	if _, err := store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{
+	must.Get(store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{
 		{Key: "fleet/keys/x", Value: []byte(`{"keys":[{"kid":""},7]}`)}, {Key: "fleet/keys/z", Value: []byte("[")},
-		{Key: "fleet/keys/", Value: []byte(`{"kid":"y"}`)}}}); err != nil {
-		t.Fatal(err)
-	}
+		{Key: "fleet/keys/", Value: []byte(`{"kid":"y"}`)}}}))(t)
 	wants("without odd entries", first, rotated.ID)
 	endB()
 	wants("without the machine that is gone", first)

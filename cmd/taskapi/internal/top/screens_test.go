@@ -120,8 +120,7 @@ func TestTerminals(t *testing.T) {
 	if _, err := exec.LookPath("tmux"); err != nil {
 		t.Skip("there is no tmux here: ", err)
 	}
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	for _, size := range [][2]int{{40, 10}, {80, 24}, {200, 50}} {
 		for at, name := range map[string]string{"list": "list", "shop.web[0]": "inside"} {
 			name = fmt.Sprintf("%s-%dx%d", name, size[0], size[1])
@@ -144,8 +143,7 @@ func TestTerminals(t *testing.T) {
 // screenOf returns what is on a terminal, without the spaces at the ends of rows.
 func screenOf(t *testing.T, term tmux.Terminal) string {
 	t.Helper()
-	text, err := term.Do("capture-pane", "-p")
-	must.OK(t, err)
+	text := must.Get(term.Do("capture-pane", "-p"))(t)
 	rows := strings.Split(text, "\n")
 	for i, row := range rows {
 		rows[i] = strings.TrimRight(row, " ")
@@ -185,9 +183,7 @@ func showsGolden(t *testing.T, term tmux.Terminal, name string) {
 func redrawsLittle(t *testing.T, term tmux.Terminal, dir string) {
 	t.Helper()
 	path := filepath.Join(dir, "written")
-	if _, err := term.Do("pipe-pane", "-O", "cat > "+path); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(term.Do("pipe-pane", "-O", "cat > "+path))(t)
 	if _, err := term.Do("send-keys", "Tab"); err != nil { // the focus, which is a matter of style; nothing in the list
 		t.Fatal(err)
 	}
@@ -195,9 +191,7 @@ func redrawsLittle(t *testing.T, term tmux.Terminal, dir string) {
 	for seen, key := range []string{"/", "e", "r"} {
 		before, had := screenOf(t, term), least
 		written := len(readOrEmpty(path))
-		if _, err := term.Do("send-keys", key); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(term.Do("send-keys", key))(t)
 		if !polltest.Until(func() bool { return screenOf(t, term) != before && len(readOrEmpty(path)) > written }) {
 			t.Fatalf("%q draws nothing", key)
 		}

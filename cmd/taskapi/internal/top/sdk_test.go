@@ -26,8 +26,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *SDK {
 	dir, id := datadir.Dir(temp), allocation().ID
 	must.OK(t, os.MkdirAll(filepath.Dir(dir.OperatorSocket(id)), 0o700))
 	must.OK(t, privatefile.Write(dir.OperatorToken(id), []byte("good\n")))
-	l, err := net.Listen("unix", dir.OperatorSocket(id))
-	must.OK(t, err)
+	l := must.Get(net.Listen("unix", dir.OperatorSocket(id)))(t)
 	s := &http.Server{Handler: handler}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }() // until Close
@@ -91,8 +90,7 @@ func (l *logFrames) Close() error {
 func TestOutputIsWhatIsThere(t *testing.T) {
 	l := &logs{parts: [][]byte{[]byte("one "), []byte("two")}, closed: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
-	output, err := NewSDK(nil, "", l).Output(ctx, "server", "stdout")
-	must.OK(t, err)
+	output := must.Get(NewSDK(nil, "", l).Output(ctx, "server", "stdout"))(t)
 	if want := start.Add(1); !output.Written().Equal(want) {
 		t.Errorf("it was written at %v, want %v", output.Written(), want)
 	}
@@ -115,8 +113,7 @@ func TestOutputKeepsUp(t *testing.T) {
 	}
 	l.parts = append(l.parts, []byte("the end"))
 	ctx, cancel := context.WithCancel(t.Context())
-	output, err := NewSDK(nil, "", l).Output(ctx, "server", "stdout")
-	must.OK(t, err)
+	output := must.Get(NewSDK(nil, "", l).Output(ctx, "server", "stdout"))(t)
 	for parts := range maxBehind {
 		chunk, err := output.Next()
 		if err != nil || len(chunk.Text) != chunkBytes || chunk.Gap {

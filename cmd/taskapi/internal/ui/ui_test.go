@@ -58,8 +58,7 @@ func TestOwnerOf(t *testing.T) {
 			continue
 		}
 		defer l.Close()
-		c, err := net.Dial("tcp", l.Addr().String())
-		must.OK(t, err)
+		c := must.Get(net.Dial("tcp", l.Addr().String()))(t)
 		client, server := c.LocalAddr().(*net.TCPAddr).AddrPort(), l.Addr().(*net.TCPAddr).AddrPort()
 		if uid, found := ownerOf(client, server); !found || uid != os.Getuid() {
 			t.Errorf("%s: user %d, %t", address, uid, found)

@@ -49,8 +49,7 @@ func newPlace(t *testing.T, all []saved) Layout {
 			states[task] = interfaces.SavedTask{State: &api.TaskState{State: map[bool]string{true: "running",
 				false: "dead"}[j == 0]}}
 		}
-		lock, err := l.Lock(s.id, l.Store("1"), slog.New(slog.DiscardHandler))
-		must.OK(t, err)
+		lock := must.Get(l.Lock(s.id, l.Store("1"), slog.New(slog.DiscardHandler)))(t)
 		alloc := &api.Allocation{ID: s.id, Name: s.job + ".g[0]", JobID: s.job, TaskGroup: "g", ClientStatus: "running",
 			CreateTime: int64(i + 1),
 			Job:        &api.Job{ID: &s.job, TaskGroups: []*api.TaskGroup{group}}}

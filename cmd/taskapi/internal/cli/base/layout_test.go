@@ -24,8 +24,7 @@ func TestCommandOfADataDirectory(t *testing.T) {
 		{"", "/tmp/ta", "taskapi run --data-dir /tmp/ta --alloc-id x"},
 		{"/tmp/a b", "", `taskapi run --data-dir "/tmp/a b" --alloc-id x`},
 	} {
-		l, err := NewLayout(c.given, Environment{Env: []string{"HOME=" + home, DataDirEnv + "=" + c.env}})
-		must.OK(t, err)
+		l := must.Get(NewLayout(c.given, Environment{Env: []string{"HOME=" + home, DataDirEnv + "=" + c.env}}))(t)
 		if got := l.Command("run", "--alloc-id", "x"); got != c.want {
 			t.Errorf("with --data-dir %q and %s=%q: %s, want %s", c.given, DataDirEnv, c.env, got, c.want)
 		}
