@@ -68,7 +68,7 @@ func (c *core) commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	case do.uncertain != nil:
 		return 0, fmt.Errorf("%w: %w", cluster.ErrUncertain, unavailable(do.uncertain))
 	case ctx.Err() != nil:
-		return 0, ctx.Err()
+		return 0, c.failure(ctx, err)
 	}
 	return 0, err
 }

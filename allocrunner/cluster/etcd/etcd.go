@@ -205,13 +205,20 @@ func unavailable(err error) error {
 	return &cluster.AwayError{Err: err, After: lastPause} // by then the store has tried again
 }
 
-// failure returns the error of a call: that of its context, or one that is cluster.ErrUnavailable.
+// failure returns the error of a call: that of its context with the cause, or one that is cluster.ErrUnavailable.
 func (c *core) failure(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil {
-		return ctx.Err()
+	switch end := ctx.Err(); {
+	case err == nil || end == nil:
+		return unavailable(err)
+	case errors.Is(err, end):
+		return err
+	default:
+		return fmt.Errorf("%w: %w", end, err)
 	}
-	return unavailable(err)
 }
+
+// silent is the error for a call whose context ends before etcd has answered.
+func silent(ctx context.Context) error { return fmt.Errorf("etcd has not answered: %w", ctx.Err()) }
 
 // find asks etcd for keys.
 func (c *core) find(ctx context.Context, r client.RangeRequest) (client.RangeResponse, error) {

@@ -324,6 +324,19 @@ func TestAway(t *testing.T) {
 			clustertest.Put(t, near, "other", "w")
 			compactAt(t, nodes[0], j+1)
 		}
+		nodes[0].Signal(t, syscall.SIGSTOP)
+		for what, call := range map[string]func(context.Context) error{
+			"get":    func(ctx context.Context) error { _, _, err := near.Get(ctx, "k"); return err },
+			"commit": func(ctx context.Context) error { _, err := near.Commit(ctx, clustertest.Txn()); return err },
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			err := call(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || err.Error() == ctx.Err().Error() {
+				t.Errorf("%s of a frozen etcd: %v", what, err)
+			}
+		}
+		nodes[0].Signal(t, syscall.SIGCONT)
 		proxy.Cut(false)
 		got := <-changes
 		if got.Gap != compact || !compact && (!slices.Equal(got.Keys, []string{"k"}) || got.Index < j) {

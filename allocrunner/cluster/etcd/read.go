@@ -44,7 +44,7 @@ func (c *core) ask(ctx context.Context, r client.RangeRequest) (*question, error
 	case <-q.answered:
 		return q, q.err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, silent(ctx)
 	}
 }
 

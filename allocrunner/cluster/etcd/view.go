@@ -134,7 +134,7 @@ func (v *view) ready(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return ctx.Err()
+			return silent(ctx)
 		case <-v.core.ctx.Done():
 			return errClosed
 		}
