@@ -80,7 +80,9 @@ func (do *commit) run(ctx context.Context) (uint64, error) {
 			return 0, err
 		}
 		known, request := do.latest(), do.request()
-		answer, err := do.client.Txn(ctx, request)
+		sending, cancel := context.WithTimeout(ctx, commitTimeout-searchTime)
+		answer, err := do.client.Txn(sending, request)
+		cancel()
 		if err == nil {
 			err = do.checkHeader(answer.Header, known)
 		}

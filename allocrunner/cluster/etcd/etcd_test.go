@@ -224,6 +224,37 @@ func front(t *testing.T, n *etcdtest.Node, call func(w http.ResponseWriter, path
 	})
 }
 
+// TestUnanswered: etcd makes a change, and the answer never arrives. The store finds out that it was made.
+func TestUnanswered(t *testing.T) {
+	t.Parallel()
+	node := etcdtest.Start(t, 1)[0]
+	var swallowed atomic.Int32
+	s := open(t, front(t, node, func(w http.ResponseWriter, path string, body []byte) bool {
+		if path != "/v3/kv/txn" || swallowed.Add(1) > 1 {
+			return true
+		}
+		r, err := http.Post("http://"+node.Client+path, "", bytes.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		r.Body.Close()
+		http.DefaultClient.CloseIdleConnections()
+		// The client gives up when nothing more arrives.
+		conn, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		t.Cleanup(func() { conn.Close() })
+		return false
+	}))
+	index, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("k", "v")))
+	if e := clustertest.Get(t, s, "k"); err != nil || e.ModifyIndex != index || string(e.Value) != "v" {
+		t.Errorf("got %d, %v, and the store has %s", index, err, clustertest.Describe(e))
+	}
+}
+
 // TestManyEntriesComeBack: all of an owner's many entries come back although the next lease ends, too, before all of
 // them are written again.
 func TestManyEntriesComeBack(t *testing.T) {
