@@ -412,13 +412,14 @@ func compactAt(t *testing.T, n *etcdtest.Node, revision uint64) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestNextEndpoint: when one endpoint is frozen or gone, the others serve.
+// TestNextEndpoint: when one endpoint is frozen, gone, or no longer a member of etcd's cluster, the others serve.
 func TestNextEndpoint(t *testing.T) {
 	t.Parallel()
 	nodes := etcdtest.Start(t, 3)
 	for i, end := range []func(n *etcdtest.Node){
 		func(n *etcdtest.Node) { n.Signal(t, syscall.SIGSTOP) },
 		func(n *etcdtest.Node) { n.Signal(t, syscall.SIGCONT); n.Proc.Kill() },
+		func(n *etcdtest.Node) { n.Run(t); n.Ready(t); remove(t, n, nodes[1]) },
 	} {
 		s := open(t, nodes...)
 		clustertest.Put(t, s, "k", "before")
@@ -431,6 +432,32 @@ func TestNextEndpoint(t *testing.T) {
 			t.Errorf("got %s", clustertest.Describe(e))
 		}
 	}
+}
+
+// remove makes a server leave its cluster, by another one.
+func remove(t *testing.T, n, other *etcdtest.Node) {
+	t.Helper()
+	var status struct {
+		Header struct {
+			Member string `json:"member_id"`
+		} `json:"header"`
+	}
+	ask := func(n *etcdtest.Node, path, body string, answer any) error {
+		r, err := http.Post("http://"+n.Client+"/v3/"+path, "", strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		defer http.DefaultClient.CloseIdleConnections()
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return errors.New(r.Status)
+		}
+		return json.NewDecoder(r.Body).Decode(answer)
+	}
+	until(t, "the server does not leave", func() bool { // etcd refuses while it counts too few members as healthy
+		return ask(n, "maintenance/status", "{}", &status) == nil &&
+			ask(other, "cluster/member/remove", `{"ID":"`+status.Header.Member+`"}`, new(any)) == nil
+	})
 }
 
 // TestRestoredBackup: a store refuses an etcd whose revision went back. Its error says what to do.
