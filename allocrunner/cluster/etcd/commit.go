@@ -107,7 +107,8 @@ func (do *commit) run(ctx context.Context) (uint64, error) {
 			clear(do.leases)
 			do.sleep(ctx, searchPause)
 		case client.IsNoSpace(err):
-			return 0, fmt.Errorf("%w: %w", cluster.ErrFull, err)
+			return 0, fmt.Errorf("%w: %w; compact and defragment etcd, and let it do so by --auto-compaction-retention=1",
+				cluster.ErrFull, err)
 		case client.IsTooLarge(err):
 			return 0, fmt.Errorf("%w: %w; start etcd with larger --max-request-bytes and --max-txn-ops",
 				cluster.ErrInvalid, err)
