@@ -47,7 +47,7 @@ func (h *handlers) dispatch(ctx context.Context, r *route.Request, want *api.Job
 		DispatchedJobID: child.JobID, JobCreateIndex: current.ModifyIndex, Meta: wire.Meta{Index: current.ModifyIndex},
 	}
 	if !child.Known {
-		answer.EvalID = h.Evaluations.Add(evaluations.TriggerRegister, current, api.DesiredUpdates{Place: 1})
+		answer.EvalID = h.Evaluations.AddChild(evaluations.TriggerRegister, current, child.JobID)
 		answer.EvalCreateIndex = current.ModifyIndex
 	}
 	return route.Indexed(answer, current.ModifyIndex)
@@ -78,11 +78,12 @@ func (h *handlers) force(ctx context.Context, r *route.Request) (route.Answer, e
 	if err != nil {
 		return route.Answer{}, err
 	}
-	if _, err := parent.Force(ctx); err != nil {
+	child, err := parent.Force(ctx)
+	if err != nil {
 		return route.Answer{}, fmt.Errorf("periodic force: %w", ofUpdate(err))
 	}
 	return route.Indexed(wireForced{
-		EvalID:          h.Evaluations.Add(evaluations.TriggerPeriodic, current, api.DesiredUpdates{Place: 1}),
+		EvalID:          h.Evaluations.AddChild(evaluations.TriggerPeriodic, current, child.JobID),
 		EvalCreateIndex: current.ModifyIndex, Meta: wire.Meta{Index: current.ModifyIndex},
 	}, current.ModifyIndex)
 }

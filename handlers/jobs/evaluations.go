@@ -33,10 +33,11 @@ func (h *handlers) evaluationGet(r *route.Request, current *api.Allocation) (any
 	return wire.Sparse(found), nil
 }
 
-// ofEvaluation reports whether the path names an evaluation of the caller's job.
+// ofEvaluation reports whether the path names an evaluation of the caller's job. That of a child is about the child's
+// allocation, which another process serves.
 func (h *handlers) ofEvaluation(r *route.Request, current *api.Allocation) (bool, error) {
-	_, err := h.evaluationOf(r, current)
-	return err == nil, err
+	found, err := h.evaluationOf(r, current)
+	return err == nil && found.JobID == current.JobID, err
 }
 
 // EvaluationListing says how evaluations are listed.

@@ -5,7 +5,6 @@ package evaluations
 
 import (
 	"cmp"
-	"slices"
 	"sync"
 	"time"
 
@@ -33,7 +32,13 @@ type Store struct {
 	made func(e *api.Evaluation, of *api.Allocation) // is called for each
 
 	mu     sync.Mutex // guards latest
-	latest []*api.Evaluation
+	latest []entry
+}
+
+// entry is an evaluation, and the job whose clients find it.
+type entry struct {
+	*api.Evaluation
+	finders string
 }
 
 // New returns an empty store, which calls made for each evaluation that is added.
@@ -52,10 +57,22 @@ func (e *Store) AddFor(
 ) string {
 	made := completed(alloc, done, cmp.Or(id, uuid.NewString()), triggeredBy, alloc.ModifyIndex, time.Now().UnixNano())
 	made.DeploymentID = deploymentID
+	return e.add(made, alloc)
+}
+
+// AddChild records that a job has started a child, as an evaluation of that child, and returns the evaluation's ID.
+func (e *Store) AddChild(triggeredBy string, parent *api.Allocation, job string) string {
+	made := completed(parent, api.DesiredUpdates{Place: 1}, uuid.NewString(), triggeredBy, parent.ModifyIndex,
+		time.Now().UnixNano())
+	made.JobID = job
+	return e.add(made, parent)
+}
+
+func (e *Store) add(made *api.Evaluation, of *api.Allocation) string {
 	e.mu.Lock()
-	e.latest = append(e.latest[max(0, len(e.latest)-maxEvaluations+1):], made)
+	e.latest = append(e.latest[max(0, len(e.latest)-maxEvaluations+1):], entry{made, of.JobID})
 	e.mu.Unlock()
-	e.made(made, alloc)
+	e.made(made, of)
 	return made.ID
 }
 
@@ -87,11 +104,17 @@ func (e *Store) Find(id string, of *api.Allocation) *api.Evaluation {
 	return nil
 }
 
-// All returns the evaluations of the allocation's job: those of add, and the one that placed the allocation.
+// All returns the evaluations of the allocation's job and of its children: those of add, and the one that placed the
+// allocation.
 func (e *Store) All(of *api.Allocation) []*api.Evaluation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	ofJob := slices.DeleteFunc(slices.Clone(e.latest), func(known *api.Evaluation) bool { return known.JobID != of.JobID })
+	var ofJob []*api.Evaluation
+	for _, known := range e.latest {
+		if known.finders == of.JobID {
+			ofJob = append(ofJob, known.Evaluation)
+		}
+	}
 	if of.EvalID != "" {
 		ofJob = append(ofJob, Placement(of))
 	}
