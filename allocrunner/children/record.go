@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/internal/privatefile"
 )
 
@@ -43,6 +45,16 @@ type Event struct {
 func Events(dir string) ([]Event, error) {
 	r, err := readRecord(dir)
 	return r.Events, err
+}
+
+// TaskEvents returns Events in the form of a task's, for those who show them as such; none when they can't be read.
+func TaskEvents(dir string) (shown []*api.TaskEvent) {
+	events, _ := Events(dir)
+	for _, e := range events {
+		shown = append(shown, &api.TaskEvent{Type: e.Type, Time: e.Time.UnixNano(), DisplayMessage: e.Message,
+			Details: e.Details})
+	}
+	return shown
 }
 
 // add adds an event; pairs are keys and values of its details.

@@ -468,6 +468,7 @@ var allowedImports = map[string][]string{
 		"socket",
 	},
 	"cmd/taskapi/internal/cli/look": {
+		"allocrunner/children", // the launches of a job
 		"allocrunner",
 		"allocrunner/interfaces",
 		"allocrunner/readiness",
@@ -653,6 +654,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/client", "cmd/taskapi/internal/output", "cmd/taskapi/internal/top/tasktext"},
 	"cmd/taskapi/internal/top/screens": {"cmd/taskapi/internal/tmux"},
 	"cmd/taskapi/internal/ui": {
+		"allocrunner/children", // the launches of a job
 		"allocrunner/interfaces",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/follow",

@@ -546,6 +546,28 @@ func TestUIHostileNames(t *testing.T) {
 	r.eventually("restarted", func() bool { return countLines(runs[0]) == 2 })
 }
 
+// TestUIOfParent: the page of a job that starts children has its launches.
+func TestUIOfParent(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, shortDir(t), `job "tick" {
+  type = "batch"
+  periodic {
+    crons = ["* * * * * * *"]
+  }
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config { command = "/bin/true" }
+    }
+  }
+}`)
+	p := startUI(t, r)
+	p.get(p.link())
+	r.eventually("launched", func() bool {
+		return strings.Contains(p.get("/alloc/"+testAllocID), "<td>Launched<td class=\"wide\">tick/periodic-")
+	})
+}
+
 // TestUIOpensBrowser: the browser's program gets a file that only the user can read, and not the link.
 func TestUIOpensBrowser(t *testing.T) {
 	t.Parallel()

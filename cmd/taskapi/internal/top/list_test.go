@@ -113,6 +113,14 @@ func TestListShowsParents(t *testing.T) {
 		}
 	}
 	s.has("parent 2", "tasks 3/4")
+	s.watches[0].Launches = func() []*api.TaskEvent {
+		return []*api.TaskEvent{{Type: "Launched", Time: start.UnixNano(), DisplayMessage: "tick/periodic-1"}}
+	}
+	s.watches[1].Launches = s.watches[0].Launches // as each has, and only a parent's is asked
+	lines := strings.Join(append(s.eventLines(s.watches[0], ""), s.eventLines(s.watches[1], "")...), "\n")
+	if !strings.Contains(lines, "Launched        tick/periodic-1") || strings.Count(lines, "Launched") != 1 {
+		t.Errorf("events of a parent and a child:\n%s", lines)
+	}
 }
 
 // TestListKeepsItsChoice: the chosen allocation stays chosen while others come, go and are sorted, and a neighbour is

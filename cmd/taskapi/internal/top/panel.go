@@ -149,6 +149,11 @@ func (m *Model) eventLines(w *watch, task string) []string {
 			}
 		}
 	}
+	if w.isParent() && w.Launches != nil {
+		for _, e := range w.Launches() {
+			events = append(events, event{"", e})
+		}
+	}
 	slices.SortStableFunc(events, func(a, b event) int {
 		return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.task, b.task))
 	})

@@ -23,6 +23,8 @@ type Found struct {
 	Ended *Snapshot     // as it was saved last; nil for one that has not ended
 	Open  func() Source // which its user closes
 	Shell Shell
+
+	Launches func() []*api.TaskEvent // of a job that starts children; nil for none
 }
 
 // Snapshot is an allocation at a moment.

@@ -15,6 +15,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/children"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -175,6 +177,11 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, t base.Target) {
 			for _, e := range state.Events {
 				a.Events = append(a.Events, event{task, e})
 			}
+		}
+	}
+	if t.Alloc != nil && t.Alloc.Job != nil && interfaces.IsParent(t.Alloc.Job) {
+		for _, e := range children.TaskEvents(t.Layout.Alloc(t.ID)) {
+			a.Events = append(a.Events, event{"", e})
 		}
 	}
 	slices.SortFunc(a.Events, func(a, b event) int {

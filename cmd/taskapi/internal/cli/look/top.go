@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/children"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/output"
@@ -166,7 +167,7 @@ func foundIn(l base.Layout, id string, several bool, ended *top.Snapshot) top.Fo
 	f := top.Found{ID: id, Ended: ended, Shell: top.ShellOf(string(l.Dir), id), Open: func() top.Source {
 		files := allocrunner.Files(l.Alloc(id), &api.TaskGroup{}) // of which logs alone are read
 		return top.NewSDK(l.Client(id), id, files)
-	}}
+	}, Launches: func() []*api.TaskEvent { return children.TaskEvents(l.Alloc(id)) }}
 	if several {
 		f.Dir = string(l.Dir)
 	}
