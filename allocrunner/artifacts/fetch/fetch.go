@@ -93,7 +93,7 @@ func (f *fetcher) fetch(ctx context.Context) error {
 	}
 	switch f.source.Kind {
 	case source.Git, source.Hg:
-		if err := f.clone(ctx, home, tree); err != nil {
+		if err := (&repository{f, home, tree}).clone(ctx); err != nil {
 			return err
 		}
 	default:

@@ -1,7 +1,6 @@
 package fetch
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -262,18 +261,4 @@ func openDirAt(dir *os.File, name string) (*os.File, error) {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	return os.NewFile(uintptr(fd), path), nil
-}
-
-// clone fetches a repository to tree.
-func (f *fetcher) clone(ctx context.Context, home, tree string) error {
-	if f.artifact.Mode == ModeFile && f.source.Sub == "" {
-		return fmt.Errorf("mode %q wants a file, and the source is a repository: name a file of it after //", ModeFile)
-	}
-	if f.source.URL.Scheme == "file" {
-		if err := f.allowed(f.source.URL.Path); err != nil {
-			return err
-		}
-	}
-	r := &repository{fetcher: f, home: home, tree: tree}
-	return r.clone(ctx)
 }

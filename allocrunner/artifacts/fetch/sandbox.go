@@ -97,13 +97,7 @@ func (s sandbox) landlock() error {
 	if version == 0 {
 		return nil
 	}
-	attr := unix.LandlockRulesetAttr{Handled_access_fs: allRights1}
-	if version >= 2 {
-		attr.Handled_access_fs = allRights2
-	}
-	if version >= 3 {
-		attr.Handled_access_fs = allRights3
-	}
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: []uint64{allRights1, allRights2, allRights3}[min(version, 3)-1]}
 	if version >= 6 {
 		attr.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
 	}

@@ -185,25 +185,6 @@ const (
 	allowedFilters = "any passing warning critical maintenance"
 )
 
-// consulString returns the words that consul-template has for a query to Consul.
-func (q Query) consulString() string {
-	name := q.Name
-	if q.Tag != "" {
-		name = q.Tag + "." + name
-	}
-	for _, part := range [][2]string{
-		{"@", q.Region}, {"@partition=", q.Partition}, {"@ns=", q.Namespace}, {"~", q.Near}, {"|", q.Filter},
-	} {
-		if part[1] != "" {
-			name += part[0] + part[1]
-		}
-	}
-	if name == "" {
-		return string(q.Kind)
-	}
-	return fmt.Sprintf("%s(%s)", q.Kind, name)
-}
-
 // value returns the value of a key of Consul; nil if there is none, or it is not known yet.
 func (e *execution) value(path string) (q Query, value *string, err error) {
 	if q, err = parse(Key, keyForm, path); err != nil {

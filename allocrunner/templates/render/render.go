@@ -104,36 +104,30 @@ type Query struct {
 
 // String returns the words that Nomad's events have for a query.
 func (q Query) String() string {
-	switch q.Kind.Program() {
-	case Consul:
-		return q.consulString()
-	case Vault:
+	switch {
+	case q.Kind.Program() == Vault:
 		return q.vaultString()
-	}
-	switch q.Kind {
-	case Variable, Variables:
-		name := fmt.Sprintf("%s@%s.%s", q.Name, cmp.Or(q.Namespace, "default"), cmp.Or(q.Region, "global"))
+	case q.Kind == Variable || q.Kind == Variables:
+		words := "nomad.var.block"
 		if q.Kind == Variables {
-			return fmt.Sprintf("nomad.var.list(%s)", name)
+			words = string(q.Kind)
 		}
-		return fmt.Sprintf("nomad.var.block(%s)", name)
-	case Services:
-		if q.Region == "" {
-			return string(q.Kind)
-		}
-		return fmt.Sprintf("nomad.services(@%s)", q.Region)
+		return fmt.Sprintf("%s(%s@%s.%s)", words, q.Name, cmp.Or(q.Namespace, "default"), cmp.Or(q.Region, "global"))
 	}
-	name := q.Name
+	var name strings.Builder
 	if q.Tag != "" {
-		name = q.Tag + "." + name
+		name.WriteString(q.Tag + ".")
 	}
-	if q.Region != "" {
-		name += "@" + q.Region
+	for _, part := range [][2]string{{"", q.Name}, {"@", q.Region}, {"@partition=", q.Partition}, {"@ns=", q.Namespace},
+		{"~", q.Near}, {"|", q.Filter}, {":", q.Choose}} {
+		if part[1] != "" {
+			name.WriteString(part[0] + part[1])
+		}
 	}
-	if q.Choose != "" {
-		name += ":" + q.Choose
+	if name.Len() == 0 {
+		return string(q.Kind)
 	}
-	return fmt.Sprintf("%s(%s)", q.Kind, name)
+	return fmt.Sprintf("%s(%s)", q.Kind, name.String())
 }
 
 // Answer is the value of a query, in the field for its kind.
