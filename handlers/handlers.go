@@ -97,6 +97,8 @@ type Config struct {
 
 	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
 	Events *events.Log
+
+	machine *search.Machine // nil for the socket of one allocation
 }
 
 // API answers requests for the allocations of one process, on any number of sockets.
@@ -117,8 +119,10 @@ func NewMachine(config Config, of machine.Machine) *API {
 	if keyID == nil {
 		keyID = func() string { return "" }
 	}
+	made := new(machine.Evaluations)
+	config.machine = &search.Machine{Allocations: of.Allocations, Evaluations: made.All}
 	rows := machine.Routes(machine.Config{
-		Machine: of, Parser: config.Parser, NodeID: config.Agent.NodeID, KeyID: keyID,
+		Machine: of, Parser: config.Parser, Evaluations: made, KeyID: keyID,
 	}, table(config))
 	return newAPI(config, router(), rows)
 }
@@ -176,8 +180,8 @@ func table(c Config) []route.Route {
 		node.Routes(nodes),
 		events.Routes(events.Config{Events: c.Events, KeyID: keyID, Node: nodes.Describe, Logger: c.Logger}),
 		search.Routes(search.Config{
-			Evaluations: evaluations, Deployments: jobs.Deployments, Variables: c.Variables, NodeID: c.Agent.NodeID,
-			NodeName: c.Agent.NodeName,
+			Evaluations: evaluations, Deployments: jobs.Deployments, Variables: c.Variables, Machine: c.machine,
+			NodeID: c.Agent.NodeID, NodeName: c.Agent.NodeName,
 		}),
 		absentRoutes(),
 	)

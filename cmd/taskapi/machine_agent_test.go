@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/jobspec"
@@ -399,6 +400,14 @@ func TestAgentsNamespaces(t *testing.T) {
 	if _, err := client.Raw().Query("/v1/jobs/statuses", &statuses, all); err != nil || len(statuses) != 3 ||
 		statuses[0].ID != "pair" || len(statuses[0].Allocs) != 1 {
 		t.Errorf("the statuses of jobs are %+v, %v", statuses, err)
+	}
+	found, _, err := client.Search().FuzzySearch("AIR", contexts.Jobs, all)
+	if err != nil || len(found.Matches[contexts.Jobs]) != 3 {
+		t.Errorf("the search finds %+v, %v", found, err)
+	}
+	ids, _, err := client.Search().PrefixSearch("pa", contexts.Jobs, &api.QueryOptions{Namespace: "other"})
+	if err != nil || !slices.Equal(ids.Matches[contexts.Jobs], []string{"pair"}) {
+		t.Errorf("the search in one namespace finds %+v, %v", ids, err)
 	}
 	_, _, err = client.Jobs().Info("pair", all)
 	if answeredStatus(err) != http.StatusBadRequest || !strings.Contains(err.Error(), "default, other, third") {

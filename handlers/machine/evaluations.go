@@ -19,8 +19,8 @@ import (
 // mostEvaluations is how many of the latest evaluations are kept.
 const mostEvaluations = 256
 
-// evaluations are those of registrations and stops on this socket.
-type evaluations struct {
+// Evaluations are those of registrations and stops on this socket.
+type Evaluations struct {
 	mu     sync.Mutex // guards latest; an element is replaced, never changed
 	latest []*api.Evaluation
 }
@@ -36,7 +36,7 @@ func evaluationOf(id, namespace, job, trigger string, index uint64) *api.Evaluat
 }
 
 // add keeps an evaluation, or a later version of it.
-func (e *evaluations) add(made *api.Evaluation) {
+func (e *Evaluations) add(made *api.Evaluation) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if i := slices.IndexFunc(e.latest, func(known *api.Evaluation) bool { return known.ID == made.ID }); i >= 0 {
@@ -46,8 +46,8 @@ func (e *evaluations) add(made *api.Evaluation) {
 	e.latest = append(e.latest[max(0, len(e.latest)-mostEvaluations+1):], made)
 }
 
-// all returns the evaluations of a namespace.
-func (e *evaluations) all(namespace string) []*api.Evaluation {
+// All returns the evaluations of a namespace.
+func (e *Evaluations) All(namespace string) []*api.Evaluation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(e.latest), func(known *api.Evaluation) bool {
@@ -55,8 +55,8 @@ func (e *evaluations) all(namespace string) []*api.Evaluation {
 	})
 }
 
-func (e *evaluations) find(id string) *api.Evaluation {
-	for _, known := range e.all(route.AllNamespaces) {
+func (e *Evaluations) find(id string) *api.Evaluation {
+	for _, known := range e.All(route.AllNamespaces) {
 		if known.ID == id {
 			return known
 		}
@@ -67,7 +67,7 @@ func (e *evaluations) find(id string) *api.Evaluation {
 // found returns the evaluation that the path names: one of this socket, or one that has placed an allocation.
 func (h *handlers) found(ctx context.Context, r *route.Request) (*api.Evaluation, error) {
 	id := r.Param("eval")
-	if known := h.evaluations.find(id); known != nil {
+	if known := h.Evaluations.find(id); known != nil {
 		return known, nil
 	}
 	if err := route.CheckUUID("evaluation ID", id); err != nil {
@@ -130,7 +130,7 @@ func (h *handlers) evaluationList(ctx context.Context, r *route.Request) (route.
 	if len(all) > 0 && r.Param("job") != "" {
 		namespace = all[0].Namespace
 	}
-	found := h.evaluations.all(namespace)
+	found := h.Evaluations.All(namespace)
 	known := map[string]bool{}
 	for _, e := range found {
 		known[e.ID] = true

@@ -65,7 +65,7 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	e := evaluationOf(uuid.NewString(), *want.Job.Namespace, *want.Job.ID, "job-register", index)
 	e.Type, e.Priority = cmp.Or(ptr.Deref(want.Job.Type), e.Type), cmp.Or(ptr.Deref(want.Job.Priority), e.Priority)
 	e.Status = api.EvalStatusPending
-	h.evaluations.add(e)
+	h.Evaluations.add(e)
 	select {
 	case err := <-result:
 		h.finish(ctx, e, before, err)
@@ -102,7 +102,7 @@ func (h *handlers) finish(ctx context.Context, e *api.Evaluation, before string,
 	if id := h.deploymentID(ctx, e.Namespace, e.JobID); id != before {
 		ended.DeploymentID = id
 	}
-	h.evaluations.add(&ended)
+	h.Evaluations.add(&ended)
 }
 
 // deploymentID returns the ID of a job's latest deployment, empty for none.
@@ -242,7 +242,7 @@ func (h *handlers) deregister(ctx context.Context, r *route.Request) (route.Answ
 	}
 	index := h.Machine.Index()
 	e := evaluationOf(uuid.NewString(), all[0].Namespace, all[0].JobID, "job-deregister", index)
-	h.evaluations.add(e)
+	h.Evaluations.add(e)
 	return route.Indexed(registered{
 		EvalID: e.ID, EvalCreateIndex: index, JobModifyIndex: index, Meta: wire.Meta{Index: index},
 	}, index)

@@ -60,13 +60,13 @@ type Found struct {
 type Config struct {
 	Machine Machine
 	Parser  jobs.Parser
-	NodeID  string
-	KeyID   func() string // of the key that signs new identities, shown in allocations
+
+	Evaluations *Evaluations
+	KeyID       func() string // of the key that signs new identities, shown in allocations
 }
 
 type handlers struct {
 	Config
-	evaluations evaluations
 	registering route.Turn
 }
 
@@ -99,7 +99,6 @@ func Routes(c Config, table []route.Route) []route.Route {
 		"GET /v1/evaluation/{eval}":                   h.evaluation,
 		"GET /v1/evaluation/{eval}/allocations":       h.evaluationAllocations,
 		"GET /v1/deployment/allocations/{deployment}": h.deploymentAllocations,
-		"PUT /v1/search":                              route.Decoded(false, h.search),
 		"GET /v1/metrics":                             h.metrics,
 		"GET /v1/event/stream":                        h.events,
 	}

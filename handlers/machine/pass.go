@@ -285,5 +285,5 @@ func (h *handlers) noteEvaluation(r *route.Request, alloc *api.Allocation, conte
 	if made.DispatchedJobID != "" {
 		e.JobID = made.DispatchedJobID
 	}
-	h.evaluations.add(e)
+	h.Evaluations.add(e)
 }

@@ -7,13 +7,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 	"sync"
 
-	"github.com/hashicorp/nomad/api"
-
-	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/route"
 )
 
@@ -151,61 +146,4 @@ func (s *merged) send(events json.RawMessage) error {
 		return err
 	}
 	return s.out.Line(line)
-}
-
-// mostMatches is how many matches of each kind a search returns.
-const mostMatches = 20
-
-// search answers PUT /v1/search: the IDs that begin with a text, of allocations, jobs, evaluations, deployments and
-// this machine.
-func (h *handlers) search(ctx context.Context, r *route.Request, want *api.SearchRequest) (route.Answer, error) {
-	if want == nil || len(want.Prefix) > 128 {
-		return route.Answer{}, apierror.New(apierror.Invalid, "Prefix must have at most 128 characters")
-	}
-	all, err := h.Machine.Allocations(ctx)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	response := searched{
-		Matches: map[string][]string{}, Truncations: map[string]bool{}, Index: h.Machine.Index(), KnownLeader: true,
-	}
-	namespace := r.Query().Get("namespace")
-	add := func(kind, id string) {
-		if id == "" || !strings.HasPrefix(id, want.Prefix) || slices.Contains(response.Matches[kind], id) {
-			return
-		}
-		if len(response.Matches[kind]) == mostMatches {
-			response.Truncations[kind] = true
-			return
-		}
-		response.Matches[kind] = append(response.Matches[kind], id)
-	}
-	for _, kind := range []string{"allocs", "jobs", "evals", "deployment", "nodes"} {
-		if string(want.Context) != "all" && want.Context != "" && string(want.Context) != kind {
-			continue
-		}
-		response.Matches[kind], response.Truncations[kind] = []string{}, false
-		if kind == "nodes" {
-			add(kind, h.NodeID)
-			continue
-		}
-		for _, alloc := range all {
-			if !route.InNamespace(namespace, alloc.Namespace) {
-				continue
-			}
-			add(kind, map[string]string{
-				"allocs": alloc.ID, "jobs": alloc.JobID, "evals": alloc.EvalID, "deployment": alloc.DeploymentID,
-			}[kind])
-		}
-	}
-	return route.Respond(response)
-}
-
-// searched is Nomad's answer.
-type searched struct {
-	Matches     map[string][]string
-	Truncations map[string]bool
-	Index       uint64
-	LastContact int
-	KnownLeader bool
 }

@@ -32,8 +32,15 @@ type Config struct {
 	Evaluations *evaluations.Store
 	Deployments func(r *route.Request) []*api.Deployment // returns those of the caller's allocation
 	Variables   Variables                                // nil for none
+	Machine     *Machine                                 // nil for a socket of one allocation
 	NodeID      string
 	NodeName    string
+}
+
+// Machine has the objects of all allocations of a machine.
+type Machine struct {
+	Allocations func(context.Context) ([]*api.Allocation, error)
+	Evaluations func(namespace string) []*api.Evaluation
 }
 
 // handlers answers searches.
@@ -132,13 +139,13 @@ func (s *wireSearch[T]) put(in contexts.Context, found []T, most int) {
 
 // search answers PUT /v1/search: the IDs that begin with a prefix, of the objects visible to the caller.
 func (h *handlers) search(ctx context.Context, r *route.Request, want *api.SearchRequest) (route.Answer, error) {
-	in, current, err := h.searchIn(ctx, r, want.Context, want.Namespace)
+	in, from, err := h.searchIn(ctx, r, want.Context, want.Namespace)
 	if err != nil {
 		return route.Answer{}, err
 	}
-	response := newWireSearch[string](in, current.ModifyIndex)
+	response := newWireSearch[string](in, from.index)
 	for _, c := range in {
-		all, err := h.objects(ctx, r, current, c, paths{want.Namespace, want.Prefix, ""})
+		all, err := h.objects(ctx, r, from, c, paths{want.Namespace, want.Prefix, ""})
 		if err != nil {
 			return route.Answer{}, err
 		}
@@ -152,29 +159,66 @@ func (h *handlers) search(ctx context.Context, r *route.Request, want *api.Searc
 		slices.Sort(found)
 		response.put(c, found, maxPrefixMatches)
 	}
-	return route.Indexed(response, current.ModifyIndex)
+	return route.Indexed(response, from.index)
 }
 
-// searchIn returns the contexts that a search looks in, and the caller's allocation. Another namespace has nothing in
-// it.
+// scope is what a search looks in.
+type scope struct {
+	all   []*api.Allocation // that the caller may see
+	in    []*api.Allocation // those in the namespace that is searched
+	index uint64
+
+	namespace string // that is searched
+}
+
+// searchIn returns the contexts that a search looks in, and the allocations.
 func (h *handlers) searchIn(
 	ctx context.Context, r *route.Request, wanted contexts.Context, namespace string,
-) ([]contexts.Context, *api.Allocation, error) {
+) ([]contexts.Context, scope, error) {
 	in, err := h.contextsOf(r, wanted)
 	if err != nil {
-		return nil, nil, err
+		return nil, scope{}, err
 	}
 	current, err := r.WithJob(ctx)
-	if err == nil && !route.InNamespace(cmp.Or(r.Query().Get("namespace"), namespace), current.Namespace) {
+	if err != nil {
+		return nil, scope{}, err
+	}
+	from := scope{all: []*api.Allocation{current}, index: current.ModifyIndex}
+	if h.Machine != nil {
+		if from.all, err = h.Machine.Allocations(ctx); err != nil {
+			return nil, scope{}, err
+		}
+	}
+	namespace = cmp.Or(r.Query().Get("namespace"), namespace)
+	from.namespace = namespace
+	slices.SortFunc(from.all, func(a, b *api.Allocation) int { // the newest one's version of a job is searched
+		return cmp.Or(cmp.Compare(b.CreateTime, a.CreateTime), cmp.Compare(a.ID, b.ID))
+	})
+	from.in = slices.DeleteFunc(slices.Clone(from.all), func(alloc *api.Allocation) bool {
+		return alloc.Job == nil || !route.InNamespace(namespace, alloc.Namespace)
+	})
+	if len(from.in) == 0 {
 		in = slices.DeleteFunc(slices.Clone(in), func(c contexts.Context) bool {
 			return slices.Contains(ofNamespace, c)
 		})
 	}
-	return in, current, err
+	return in, from, nil
 }
 
-// ofNamespace are the contexts in which there is something in the namespace of the caller's job alone.
+// ofNamespace are the contexts in which there is something in the namespaces of jobs alone.
 var ofNamespace = []contexts.Context{contexts.Allocs, contexts.Jobs, contexts.Evals, contexts.Deployments}
+
+// matches returns what a function returns of allocations, each once.
+func matches(all []*api.Allocation, of func(*api.Allocation) string) (found []api.FuzzyMatch) {
+	seen := map[string]bool{"": true}
+	for _, alloc := range all {
+		if id := of(alloc); !seen[id] {
+			seen[id] = true
+			found = append(found, api.FuzzyMatch{ID: id})
+		}
+	}
+	return found
+}
 
 // paths selects variables. Their paths begin with the prefix and contain the text, ignoring case; the text is in lower
 // case. The store reads no other variables.
@@ -182,27 +226,37 @@ type paths struct{ namespace, prefix, text string }
 
 // objects returns the objects of a context that the caller may see, by their IDs; of variables only those at the paths.
 func (h *handlers) objects(
-	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, at paths,
+	ctx context.Context, r *route.Request, from scope, in contexts.Context, at paths,
 ) (found []api.FuzzyMatch, err error) {
 	switch in {
 	case contexts.Allocs:
-		return []api.FuzzyMatch{{ID: current.ID}}, nil
+		return matches(from.in, func(alloc *api.Allocation) string { return alloc.ID }), nil
 	case contexts.Jobs:
-		return []api.FuzzyMatch{{ID: current.JobID}}, nil
+		return matches(from.in, func(alloc *api.Allocation) string { return alloc.JobID }), nil
 	case contexts.Namespaces:
-		return []api.FuzzyMatch{{ID: current.Namespace}}, nil
+		return matches(from.all, func(alloc *api.Allocation) string { return alloc.Namespace }), nil
 	case contexts.Nodes:
 		return []api.FuzzyMatch{{ID: h.NodeID}}, nil
 	case contexts.NodePools:
 		return []api.FuzzyMatch{{ID: wire.NodePool}}, nil
 	case contexts.Deployments:
+		if h.Machine != nil {
+			return matches(from.in, func(alloc *api.Allocation) string { return alloc.DeploymentID }), nil
+		}
 		for _, d := range h.Deployments(r) {
 			found = append(found, api.FuzzyMatch{ID: d.ID})
 		}
 	case contexts.Evals:
-		for _, e := range h.Evaluations.All(current) {
+		if h.Machine == nil {
+			for _, e := range h.Evaluations.All(from.all[0]) {
+				found = append(found, api.FuzzyMatch{ID: e.ID})
+			}
+			return found, nil
+		}
+		for _, e := range h.Machine.Evaluations(from.namespace) {
 			found = append(found, api.FuzzyMatch{ID: e.ID})
 		}
+		return append(found, matches(from.in, func(alloc *api.Allocation) string { return alloc.EvalID })...), nil
 	case contexts.Variables:
 		namespace := cmp.Or(r.Query().Get("namespace"), at.namespace, api.DefaultNamespace)
 		list, _, err := h.Variables.List(ctx, namespace, at.prefix, func(namespace, path string) bool {
@@ -227,19 +281,19 @@ func (h *handlers) fuzzySearch(
 	if n := len(want.Text); n < minFuzzyText {
 		return route.Answer{}, apierror.New(apierror.FuzzyTooShort, minFuzzyText, n)
 	}
-	in, current, err := h.searchIn(ctx, r, want.Context, want.Namespace)
+	in, from, err := h.searchIn(ctx, r, want.Context, want.Namespace)
 	if err != nil {
 		return route.Answer{}, err
 	}
 	text := strings.ToLower(want.Text)
 	at := func(match api.FuzzyMatch) int { return strings.Index(strings.ToLower(match.ID), text) }
-	response := newWireSearch[api.FuzzyMatch](in, current.ModifyIndex)
+	response := newWireSearch[api.FuzzyMatch](in, from.index)
 	found := map[contexts.Context][]api.FuzzyMatch{}
 	for _, c := range in {
 		if slices.Contains(prefixed, c) {
 			response.Matches[c] = []api.FuzzyMatch{}
 		}
-		all, err := h.named(ctx, r, current, c, paths{want.Namespace, "", text})
+		all, err := h.named(ctx, r, from, c, paths{want.Namespace, "", text})
 		if err != nil {
 			return route.Answer{}, err
 		}
@@ -258,29 +312,42 @@ func (h *handlers) fuzzySearch(
 		})
 		response.put(c, matches, maxFuzzyMatches)
 	}
-	return route.Indexed(response, current.ModifyIndex)
+	return route.Indexed(response, from.index)
 }
 
 // named returns the objects of a context that the caller may see, by their names if they have any. Each is under the
 // context that the answer shows it in: a job's parts have contexts of their own.
 func (h *handlers) named(
-	ctx context.Context, r *route.Request, current *api.Allocation, in contexts.Context, at paths,
+	ctx context.Context, r *route.Request, from scope, in contexts.Context, at paths,
 ) (map[contexts.Context][]api.FuzzyMatch, error) {
+	named := map[contexts.Context][]api.FuzzyMatch{}
 	switch in {
 	case contexts.Allocs:
-		return map[contexts.Context][]api.FuzzyMatch{
-			in: {{ID: current.Name, Scope: []string{current.Namespace, current.ID}}},
-		}, nil
+		for _, alloc := range from.in {
+			named[in] = append(named[in], api.FuzzyMatch{ID: alloc.Name, Scope: []string{alloc.Namespace, alloc.ID}})
+		}
+		return named, nil
 	case contexts.Nodes:
 		return map[contexts.Context][]api.FuzzyMatch{in: {{ID: h.NodeName, Scope: []string{h.NodeID}}}}, nil
 	case contexts.Jobs:
-		return partsOf(current), nil
+		seen := map[api.NamespacedID]bool{}
+		for _, alloc := range from.in {
+			id := api.NamespacedID{Namespace: alloc.Namespace, ID: alloc.JobID}
+			if seen[id] {
+				continue
+			}
+			seen[id] = true
+			for c, parts := range partsOf(alloc) {
+				named[c] = append(named[c], parts...)
+			}
+		}
+		return named, nil
 	}
-	found, err := h.objects(ctx, r, current, in, at)
+	found, err := h.objects(ctx, r, from, in, at)
 	return map[contexts.Context][]api.FuzzyMatch{in: found}, err
 }
 
-// partsOf returns the caller's job, and its groups, tasks, services and commands.
+// partsOf returns an allocation's job, and its groups, tasks, services and commands.
 func partsOf(current *api.Allocation) map[contexts.Context][]api.FuzzyMatch {
 	found := map[contexts.Context][]api.FuzzyMatch{}
 	put := func(in contexts.Context, name string, scope ...string) {
