@@ -220,7 +220,15 @@ func (h *handlers) rollout(ctx context.Context, r *route.Request) (*rollout, err
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range h.rollouts(ctx, all) {
+	// The processes of one job know it, if an allocation still has it.
+	at := slices.IndexFunc(all, func(alloc *api.Allocation) bool { return alloc.DeploymentID == id })
+	of := all
+	if at >= 0 {
+		of = slices.DeleteFunc(slices.Clone(all), func(alloc *api.Allocation) bool {
+			return alloc.JobID != all[at].JobID || alloc.Namespace != all[at].Namespace
+		})
+	}
+	for _, d := range h.rollouts(ctx, of) {
 		if d.ID == id {
 			return d, nil
 		}

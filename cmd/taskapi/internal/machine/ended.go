@@ -111,8 +111,6 @@ func newSelf(m *Machine) *self {
 	}}
 }
 
-//go:fix inline
-
 func (s *self) Snapshot() *api.Allocation {
 	now := *s.alloc
 	now.ModifyIndex = s.machine.Index()
