@@ -122,7 +122,6 @@ func (s *taskSocket) pass(r *request) {
 			return
 		}
 	}
-	r.conn.LimitBody(r.w, r.Request, mostBody)
 	ctx, end := context.WithCancelCause(context.WithValue(r.Context(), requestKey{}, r))
 	defer end(nil)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{

@@ -48,9 +48,9 @@ type Config struct {
 	Ready func() bool
 	// Region is the allocation's; a request for another one is refused, because its tokens are not good there.
 	Region string
-	// Allowed decides whether a policy of this gateway lets a caller send a request. The agent decides about the rest. Nil
-	// lets every request pass.
-	Allowed func(r *http.Request, p *auth.Principal) *auth.Denial
+	// Allowed decides whether a policy of this gateway lets a caller send a request, with an *auth.Denial or another error
+	// for the caller. The agent decides about the rest. Nil lets every request pass.
+	Allowed func(r *http.Request, p *auth.Principal) error
 	PeerOf  func(net.Conn) (auth.Peer, error)
 	Logger  *slog.Logger
 	// Auditor gets a record of each change, and of each read with AuditReads; nil for none.
@@ -144,10 +144,11 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 	}
 	req.change = isChange(r.Method, r.URL.Path)
 	query, err := s.check(req)
+	conn.LimitBody(w, r, mostBody)
 	if err == nil && s.config.Allowed != nil {
-		if denial = s.config.Allowed(r, principal); denial != nil {
+		err = s.config.Allowed(r, principal)
+		if denial, ok := errors.AsType[*auth.Denial](err); ok {
 			s.recordDenied(req, denial)
-			err = denial
 		}
 	}
 	if err != nil {

@@ -3,12 +3,15 @@
 package gateway
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -28,6 +31,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/handlers"
+	"taskapi/handlers/apierror"
 	"taskapi/handlers/upstream"
 	"taskapi/identity"
 	"taskapi/internal/safedir"
@@ -88,7 +92,7 @@ func Run(ctx context.Context, config Config) error {
 		serving.Auditor = audit
 	}
 	if config.Settings.Policy != "" {
-		serving.Allowed = func(r *http.Request, p *auth.Principal) *auth.Denial { return allowed(authenticator, r, p) }
+		serving.Allowed = func(r *http.Request, p *auth.Principal) error { return allowed(authenticator, r, p) }
 	}
 	return serve(ctx, config, upstream.New(serving), keys, id, limits, func() {
 		if audit == nil {
@@ -217,29 +221,55 @@ func (l live) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	return l.alloc, auth.Live
 }
 
+// mostVariable is how long a variable may be in JSON. Nomad takes 64 KiB before it is written as JSON.
+const mostVariable = 512 << 10
+
 // allowed decides by the policy whether a caller may send a request. An encoded slash may be a part of a name, or divide
-// names, as Nomad reads it: the caller needs the rights of both.
-func allowed(a *auth.Authenticator, r *http.Request, p *auth.Principal) *auth.Denial {
+// names, as Nomad reads it: the caller needs the rights of both. Errors: an *auth.Denial, and what a body is refused for.
+func allowed(a *auth.Authenticator, r *http.Request, p *auth.Principal) error {
 	path := cmp.Or(r.URL.RawPath, r.URL.Path)
 	anyOf, known := handlers.Needs(r.Method, path)
 	if name, ok := strings.CutPrefix(path, "/v1/var/"); ok && known {
-		right := map[string]auth.VariableRight{
+		right := cmp.Or(map[string]auth.VariableRight{
 			http.MethodGet: auth.VariableRead, http.MethodHead: auth.VariableRead, http.MethodDelete: auth.VariableDestroy,
-		}[r.Method]
+		}[r.Method], auth.VariableWrite)
+		namespace := ""
+		if right == auth.VariableWrite {
+			var err error
+			if namespace, err = namespaceOf(r); err != nil {
+				return err
+			}
+		}
+		namespace = cmp.Or(namespace, r.URL.Query().Get("namespace"), api.DefaultNamespace)
 		name, err := url.PathUnescape(name)
-		namespace := cmp.Or(r.URL.Query().Get("namespace"), api.DefaultNamespace)
-		known = err == nil && p.MayVariable(namespace, name, cmp.Or(right, auth.VariableWrite))
+		known = err == nil && p.MayVariable(namespace, name, right)
 	}
 	if !known {
 		anyOf = auth.CapabilitySet(auth.OperatorOnly) // the policy gives no right to it
 	}
-	if denial := a.Authorize(p, anyOf); denial != nil {
+	denial := a.Authorize(p, anyOf)
+	if anyOf, known = handlers.Needs(r.Method, r.URL.Path); known && denial == nil {
+		denial = a.Authorize(p, anyOf)
+	}
+	if denial != nil {
 		return denial
 	}
-	if anyOf, known = handlers.Needs(r.Method, r.URL.Path); known {
-		return a.Authorize(p, anyOf)
-	}
 	return nil
+}
+
+// namespaceOf returns the namespace that the variable in a request's body names, which counts before the query's.
+func namespaceOf(r *http.Request) (string, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, mostVariable))
+	if _, long := errors.AsType[*http.MaxBytesError](err); err != nil && !long {
+		err = apierror.New(apierror.UndecodableBody, err)
+	}
+	if err != nil {
+		return "", err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var variable struct{ Namespace string }
+	_ = json.NewDecoder(bytes.NewReader(body)).Decode(&variable) // what can't be read here, Nomad refuses
+	return variable.Namespace, nil
 }
 
 // peerOf returns the credentials that the socket read when the connection was accepted.

@@ -92,6 +92,11 @@ func TestGateway(t *testing.T) {
 	settings := agent.DefaultSettings()
 	settings.Policy, settings.AuditLog = filepath.Join(dir, "policy.hcl"), filepath.Join(dir, "audit.log")
 	if err := os.WriteFile(settings.Policy, []byte(`preset = "nomad"
+namespace "default" {
+  variables {
+    path "shared/*" { capabilities = ["write"] }
+  }
+}
 task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -129,14 +134,14 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 	if err != nil {
 		t.Fatal(err)
 	}
-	do := func(method, path string) int {
+	do := func(method, path, body string) int {
 		client := &http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "unix", paths[0])
 			},
 		}}
-		r, _ := http.NewRequestWithContext(t.Context(), method, "http://x"+path, nil)
+		r, _ := http.NewRequestWithContext(t.Context(), method, "http://x"+path, strings.NewReader(body))
 		r.Header.Set("X-Nomad-Token", token)
 		response, err := client.Do(r)
 		if err != nil {
@@ -145,7 +150,7 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		response.Body.Close()
 		return response.StatusCode
 	}
-	until(t, "the keys are there", func() bool { return do("GET", "/v1/services") == 200 })
+	until(t, "the keys are there", func() bool { return do("GET", "/v1/services", "") == 200 })
 	for request, want := range map[string]int{
 		"GET /v1/var/nomad/jobs/job":                      200, // what Nomad's implicit policy gives
 		"GET /v1/var/nomad/jobs/job/group/web":            200,
@@ -165,8 +170,19 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		"GET /v1/client/allocation/" + allocID + "/exec":  403,
 	} {
 		method, path, _ := strings.Cut(request, " ")
-		if got := do(method, path); got != want {
+		if got := do(method, path, ""); got != want {
 			t.Errorf("%s: %d, want %d", request, got, want)
+		}
+	}
+	for body, want := range map[string]int{ // its namespace counts for Nomad
+		`{"Items":{"a":"b"}}`:                                         200,
+		`{"Namespace":"default","Items":{"a":"b"}}`:                   200,
+		`{"Namespace":"other","Items":{"a":"b"}}`:                     403,
+		`{"Namespace":"default","namespace":"other"}`:                 403,
+		`{"Items":{"a":"` + strings.Repeat("b", mostVariable) + `"}}`: 413,
+	} {
+		if got := do("PUT", "/v1/var/shared/a", body); got != want {
+			t.Errorf("a variable %.60s: %d, want %d", body, got, want)
 		}
 	}
 	if log, err := os.ReadFile(settings.AuditLog); err != nil ||
