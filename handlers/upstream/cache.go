@@ -61,10 +61,11 @@ type cache struct {
 	ctx   context.Context
 	tasks *sync.WaitGroup // the queries
 
-	mu      sync.Mutex // guards the fields below, before an entry's own
+	coming atomic.Int64 // bytes of answers that are not whole yet
+
+	mu      sync.Mutex // guards the fields below, and those of the entries
 	entries map[ofCache]*entry
 	bytes   int
-	coming  atomic.Int64         // bytes of answers that are not whole yet
 	long    map[string]time.Time // resources whose answers have no place, and until when they are passed on at once
 }
 
@@ -77,9 +78,8 @@ func newCache(ctx context.Context, agent *Agent, epoch *atomic.Uint64, tasks *sy
 type entry struct {
 	of    ofCache
 	cache *cache
-	asked atomic.Int64 // when a caller has read it last, in nanoseconds since 1970
 
-	mu       sync.Mutex // guards the fields below
+	asked    time.Time // when a caller has read it last
 	now      state
 	changed  chan struct{} // closed with each new state
 	waiting  int           // callers
@@ -108,12 +108,7 @@ type state struct {
 func (c *cache) read(ctx context.Context, of ofCache, q read) (v *value, age time.Duration, err error) {
 	want := c.epoch.Load()
 	for {
-		e := c.enter(of)
-		if e == nil {
-			return nil, 0, errPassOn
-		}
-		s, err := e.await(ctx, want, q)
-		e.leave()
+		s, err := c.await(ctx, of, want, q)
 		switch {
 		case s.over != nil && s.tried < want && ctx.Err() == nil && !errors.Is(s.over, errPassOn):
 			continue // it says nothing about the time after the change
@@ -134,259 +129,193 @@ func (c *cache) read(ctx context.Context, of ofCache, q read) (v *value, age tim
 	}
 }
 
-// enter returns the entry of a resource, with the caller counted, and follows it if nobody does yet. It returns nil
-// when there is no place for it.
-func (c *cache) enter(of ofCache) *entry {
+// await returns the state in which the read can be answered. Errors: ctx's, with the state as it stands.
+func (c *cache) await(ctx context.Context, of ofCache, want uint64, q read) (state, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := c.entries[of]
+	e := c.enter(of)
 	if e == nil {
-		if time.Now().Before(c.long[of.uri]) {
-			return nil
+		return state{over: errPassOn}, nil
+	}
+	e.waiting++
+	defer func() { e.waiting-- }()
+	backward := e.now.backward
+	for ctx.Err() == nil {
+		s := &e.now
+		fresh := s.value != nil && s.epoch >= want
+		if s.over != nil || s.away && s.value != nil && s.tried >= want && q.after == 0 ||
+			fresh && (s.value.index > q.after || q.after == 0 || s.backward != backward) {
+			return *s, nil
 		}
-		if len(c.entries) >= mostResources && !c.evict() || c.ctx.Err() != nil {
+		if !fresh && !s.away && e.querying < want && e.blocks {
+			e.hurry() // it began before the change
+			e.blocks = false
+		}
+		changed := e.changed
+		c.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+	}
+	return e.now, ctx.Err()
+}
+
+// enter returns the entry of a resource, which is followed from now on, or nil when there is no place for it. c.mu is
+// held.
+func (c *cache) enter(of ofCache) *entry {
+	e, now := c.entries[of], time.Now()
+	if e == nil {
+		if now.Before(c.long[of.uri]) || c.ctx.Err() != nil || len(c.entries) >= mostResources && !c.evict() {
 			return nil
 		}
 		e = &entry{of: of, cache: c, changed: make(chan struct{})}
 		c.entries[of] = e
-		c.tasks.Go(func() { e.run(c.ctx) })
+		c.tasks.Go(e.run)
 	}
-	e.asked.Store(time.Now().UnixNano())
-	e.mu.Lock()
-	e.waiting++
-	e.mu.Unlock()
+	e.asked = now
 	return e
-}
-
-func (e *entry) leave() {
-	e.mu.Lock()
-	e.waiting--
-	e.mu.Unlock()
 }
 
 // evict ends the entry that nobody waits for and that was read the longest time ago. c.mu is held.
 func (c *cache) evict() bool {
 	var oldest *entry
 	for _, e := range c.entries {
-		e.mu.Lock()
-		idle := e.waiting == 0
-		e.mu.Unlock()
-		if idle && (oldest == nil || e.asked.Load() < oldest.asked.Load()) {
+		if e.waiting == 0 && (oldest == nil || e.asked.Before(oldest.asked)) {
 			oldest = e
 		}
 	}
 	if oldest == nil {
 		return false
 	}
-	c.drop(oldest)
-	oldest.mu.Lock()
-	defer oldest.mu.Unlock()
 	oldest.end(errPassOn, nil)
 	return true
 }
 
-// drop removes an entry from the cache, if it still is there. c.mu is held.
-func (c *cache) drop(e *entry) {
-	if c.entries[e.of] == e {
-		delete(c.entries, e.of)
-		c.bytes -= e.size()
-	}
-}
-
-func (e *entry) size() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.now.value == nil {
-		return 0
-	}
-	return len(e.now.value.body)
-}
-
-// end makes the state the last one, and ends the query. e.mu is held.
-func (e *entry) end(why error, last *value) {
-	if e.now.over != nil {
-		return
-	}
-	e.now.over, e.now.last, e.now.tried = why, last, e.querying
-	close(e.changed)
-	e.changed = make(chan struct{})
-	if e.hurry != nil {
-		e.hurry()
-	}
-}
-
-// await returns the state in which the read can be answered. Errors: ctx's, with the state as it stands.
-func (e *entry) await(ctx context.Context, want uint64, q read) (state, error) {
-	var backward uint64
-	for first := true; ; first = false {
-		e.mu.Lock()
-		s, changed := e.now, e.changed
-		if first {
-			backward = s.backward
-		}
-		fresh := s.value != nil && s.epoch >= want
-		if !fresh && !s.away && s.over == nil && e.querying < want && e.blocks {
-			e.hurry() // it began before the change
-			e.blocks = false
-		}
-		e.mu.Unlock()
-		switch {
-		case s.over != nil: // why, is the state
-			return s, nil //nolint:nilerr // the caller answers with the state
-		case s.away && s.value != nil && s.tried >= want && q.after == 0:
-			return s, nil
-		case fresh && (s.value.index > q.after || q.after == 0 || s.backward != backward):
-			return s, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return s, ctx.Err()
-		}
-	}
-}
-
-// run follows the resource until nobody asks for it.
-func (e *entry) run(ctx context.Context) {
-	var index uint64
-	for {
+// run queries the agent until the entry ends.
+func (e *entry) run() {
+	for index := uint64(0); ; {
 		began := time.Now()
-		again, next := e.once(ctx, index)
-		if !again {
-			break
-		}
-		rest := leastBetween
-		switch {
-		case e.failing():
-			rest = queryRetry
-		case next == index && next > 0: // it did not wait, or long enough
-			rest = leastUnchanged
+		next, rest := e.once(index)
+		if rest == 0 {
+			return
 		}
 		index = next
 		if rest -= time.Since(began); rest > 0 {
-			pause(ctx, rest)
+			pause(e.cache.ctx, rest)
 		}
 	}
-	e.cache.mu.Lock()
-	defer e.cache.mu.Unlock()
-	e.cache.drop(e)
 }
 
-func (e *entry) failing() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.now.away
-}
-
-// once sends one query and takes its answer over. It reports whether another follows, and from which index.
-func (e *entry) once(ctx context.Context, index uint64) (again bool, next uint64) {
+// once sends one query and takes its answer over. It returns from which index the next one waits and the time between
+// both; 0 at the entry's end.
+func (e *entry) once(index uint64) (next uint64, rest time.Duration) {
 	c := e.cache
-	limit := patience(index)
 	c.mu.Lock()
-	e.mu.Lock()
-	idle := e.waiting == 0 && time.Since(time.Unix(0, e.asked.Load())) > unasked
-	if idle || e.now.over != nil {
-		e.end(errPassOn, nil) // nobody waits for it
-		e.mu.Unlock()
-		c.drop(e) // under the lock with which callers enter, so that none enters an entry that ends
-		c.mu.Unlock()
-		return false, 0
+	defer c.mu.Unlock()
+	if e.waiting == 0 && time.Since(e.asked) > unasked {
+		e.end(errPassOn, nil)
 	}
+	if e.now.over != nil {
+		return 0, 0
+	}
+	if e.querying = c.epoch.Load(); e.querying > e.now.epoch {
+		index = 0
+	}
+	limit := patience(index)
 	if e.now.away {
 		limit = min(limit, max(time.Until(e.now.confirmed.Add(staleFor)), time.Millisecond))
 	}
-	e.querying = c.epoch.Load()
-	if e.querying > e.now.epoch {
-		index = 0
-	}
-	query, stop := context.WithTimeout(ctx, limit)
+	query, stop := context.WithTimeout(c.ctx, limit)
 	defer stop()
 	hurried := false
 	e.hurry, e.blocks = func() { hurried = true; stop() }, index > 0
-	e.mu.Unlock()
 	c.mu.Unlock()
-
 	began := time.Now()
 	v, err := c.ask(query, e.of, index)
 	if err == nil && time.Since(began) > limit { // this process was stopped: the answer may have waited for it, too
 		err = context.DeadlineExceeded
 	}
-
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.hurry, e.blocks = nil, false
 	s := e.now
 	s.tried = e.querying
 	switch {
 	case s.over != nil:
-		return false, 0
-	case ctx.Err() != nil:
+		return 0, 0
+	case c.ctx.Err() != nil:
 		e.end(awayError{errors.New("the gateway stops")}, nil)
-		return false, 0
+		return 0, 0
 	case hurried && err != nil:
-		return true, 0
-	case errors.Is(err, errPassOn):
-		e.endUncached(errPassOn, nil)
-		return false, 0
+		return 0, leastBetween
+	case err == nil && v.kept() && c.bytes+len(v.body)-s.size() > mostBytes:
+		err = errPassOn
 	case err == nil && v.kept():
-		had := 0
-		if s.value != nil {
-			had = len(s.value.body)
-			if v.index < s.value.index {
-				s.backward++
-			}
+		c.bytes += len(v.body) - s.size()
+		if s.value != nil && v.index < s.value.index {
+			s.backward++
 		}
-		if c.bytes+len(v.body)-had > mostBytes {
-			e.endUncached(errPassOn, nil)
-			return false, 0
-		}
-		c.bytes += len(v.body) - had
 		s.value, s.epoch, s.confirmed, s.away = v, e.querying, time.Now(), false
 		e.put(s)
-		return true, v.index
-	case err == nil && (s.value == nil || !v.ofTrouble()):
-		e.endUncached(errRefused, v)
-		return false, 0
-	case s.value == nil || time.Since(s.confirmed) >= staleFor:
-		if err == nil {
-			err = errors.New("the agent is in trouble")
+		if v.index == index { // it did not wait, or long enough
+			return v.index, leastUnchanged
 		}
-		e.endUncached(awayError{err}, nil)
-		return false, 0
+		return v.index, leastBetween
+	case err == nil && (s.value == nil || !v.ofTrouble()):
+		e.end(errRefused, v)
+		return 0, 0
+	case err == nil:
+		err = errors.New("the agent is in trouble")
+	}
+	switch {
+	case errors.Is(err, errPassOn):
+		if len(c.long) >= mostResources {
+			clear(c.long)
+		}
+		c.long[e.of.uri] = time.Now().Add(longFor)
+		e.end(errPassOn, nil)
+		return 0, 0
+	case s.value == nil || time.Since(s.confirmed) >= staleFor:
+		e.end(awayError{err}, nil)
+		return 0, 0
 	}
 	s.away = true
 	e.put(s)
-	return true, 0
+	return 0, queryRetry
 }
 
 // errRefused is the end of an entry whose answer is not kept.
 var errRefused = errors.New("the agent refused")
 
-// endUncached ends the entry, and takes it out of the cache in the same moment. Both locks are held.
-func (e *entry) endUncached(why error, last *value) {
-	c := e.cache
-	if errors.Is(why, errPassOn) {
-		if len(c.long) >= mostResources {
-			clear(c.long)
-		}
-		c.long[e.of.uri] = time.Now().Add(longFor)
+// end makes the state the last one, ends the query, and takes the entry out of the cache. c.mu is held.
+func (e *entry) end(why error, last *value) {
+	s := e.now
+	if s.over != nil {
+		return
 	}
-	if c.entries[e.of] == e {
-		delete(c.entries, e.of)
-		if e.now.value != nil {
-			c.bytes -= len(e.now.value.body)
-		}
+	delete(e.cache.entries, e.of)
+	e.cache.bytes -= s.size()
+	s.over, s.last, s.tried = why, last, e.querying
+	e.put(s)
+	if e.hurry != nil {
+		e.hurry()
 	}
-	e.end(why, last)
 }
 
-// put makes s the state. e.mu is held.
+// put makes s the state. c.mu is held.
 func (e *entry) put(s state) {
 	e.now = s
 	close(e.changed)
 	e.changed = make(chan struct{})
+}
+
+// size returns how many bytes of the cache the state takes.
+func (s *state) size() int {
+	if s.value == nil {
+		return 0
+	}
+	return len(s.value.body)
 }
 
 // kept reports whether the answer is one that a query can wait on: there is an object, or there is none yet.

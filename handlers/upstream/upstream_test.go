@@ -118,7 +118,7 @@ func newFixture(t *testing.T) *fixture {
 		})
 	}
 	f.until("the keys are fetched", func() bool {
-		return f.do("web", "GET", "/v1/jobs", f.token("web", allocID), "").status != http.StatusServiceUnavailable
+		return f.do("web", "GET", "/v1/agent/self", f.token("web", allocID), "").status != http.StatusServiceUnavailable
 	})
 	return f
 }
