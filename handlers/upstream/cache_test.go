@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -275,6 +277,57 @@ func TestChangesAllTheTime(t *testing.T) {
 		}
 		cancel()
 		readers.Wait()
+	})
+}
+
+// TestBooks: whatever readers, changes and an agent in trouble do at the same time, each reader gets an answer for its
+// own resource and token, and the cache stays within its bounds and counts right.
+func TestBooks(t *testing.T) {
+	random := func(w http.ResponseWriter, r *http.Request) {
+		switch rand.IntN(10) {
+		case 0:
+			panic(http.ErrAbortHandler)
+		case 1:
+			w.WriteHeader(http.StatusInternalServerError)
+		case 2:
+			w.WriteHeader(http.StatusForbidden)
+		case 3:
+			pause(r.Context(), time.Duration(rand.IntN(20))*time.Second)
+		}
+		w.Header().Set("X-Nomad-Index", strconv.Itoa(1+rand.IntN(5)))
+		_, _ = io.WriteString(w, r.URL.Path+" "+r.Header.Get("X-Nomad-Token")+strings.Repeat(" ", rand.IntN(1<<10)))
+	}
+	inBubble(t, random, func(t *testing.T, c *cache, _ *pipes, _ *atomic.Int64) {
+		var readers sync.WaitGroup
+		for i := range 30 {
+			readers.Go(func() {
+				for range 30 {
+					of := ofCache{fmt.Sprint("/v1/job/", rand.IntN(2*mostResources)), strconv.Itoa(i % 2)}
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(5000))*time.Millisecond)
+					v, _, _ := c.read(ctx, of, read{after: uint64(rand.IntN(5))})
+					cancel()
+					if v != nil && strings.TrimRight(string(v.body), " ") != of.uri+" "+of.token {
+						t.Errorf("%v: %s", of, v.body)
+					}
+					if rand.IntN(10) == 0 {
+						c.epoch.Add(1)
+					}
+				}
+			})
+		}
+		readers.Wait()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		bytes := 0
+		for of, e := range c.entries {
+			bytes += e.now.size()
+			if e.of != of || e.waiting != 0 || e.now.over != nil {
+				t.Errorf("%v: %+v", of, e)
+			}
+		}
+		if bytes != c.bytes || len(c.entries) > mostResources {
+			t.Errorf("%d resources with %d bytes, %d counted", len(c.entries), bytes, c.bytes)
+		}
 	})
 }
 
