@@ -6,9 +6,12 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/registry"
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/list"
@@ -170,7 +173,7 @@ func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, err
 	if err != nil {
 		return route.Answer{}, err
 	}
-	choose, err := choiceOf(r.Query().Get("choose"))
+	most, key, err := choiceOf(r.Query().Get("choose"))
 	if err != nil {
 		return route.Answer{}, err
 	}
@@ -182,12 +185,26 @@ func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, err
 	if err != nil {
 		return route.Answer{}, err
 	}
-	if choose != nil {
-		page = choose.from(page)
+	if key != "" {
+		page = registry.Choose(page, most, key)
 	}
 	result, err := route.Shared(append([]*api.ServiceRegistration{}, page...), index) // never null
 	result.NextToken = next
 	return result, err
+}
+
+// choiceOf reads ?choose=N|KEY, for registry.Choose; the key is empty without it.
+func choiceOf(text string) (most int, key string, err error) {
+	if text == "" {
+		return 0, "", nil
+	}
+	number, key, _ := strings.Cut(text, "|")
+	n, err := strconv.ParseUint(number, 10, 31)
+	if err != nil || key == "" {
+		const right = "failed to choose services: Parameter for choose must be in form '<number>|<key>', not %s"
+		return 0, "", route.Invalid(right, route.Clip(text))
+	}
+	return int(n), key, nil
 }
 
 // remove answers DELETE /v1/service/:name/:id.

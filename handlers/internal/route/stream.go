@@ -21,9 +21,15 @@ const HeartbeatEvery = 10 * time.Second
 var ErrDraining = errors.New("the server stops")
 
 // enterStream takes a place among the socket's streams until leave is called. Streams may last for ever, and other
-// requests need connections, too. Its error is TooManyStreams.
-func (s *socket) enterStream() (leave func(), err error) {
-	leave = func() { s.streams.Add(-1) }
+// requests need connections, too. Without a place, it releases what the answer holds, as leave does. Errors:
+// TooManyStreams.
+func (s *socket) enterStream(a Answer) (leave func(), err error) {
+	leave = func() {
+		s.streams.Add(-1)
+		if a.Release != nil {
+			a.Release()
+		}
+	}
 	if s.streams.Add(1) > int64(s.limits.Streams) {
 		leave()
 		return nil, apierror.New(apierror.TooManyStreams, s.limits.Streams)
@@ -136,10 +142,7 @@ func (o *StreamWriter) Flush(parts ...[]byte) error {
 
 // stream answers with what the handler writes as it comes, and returns the status.
 func (s *socket) stream(ctx context.Context, r *Request, result Answer) int {
-	if result.Release != nil {
-		defer result.Release()
-	}
-	leave, err := s.enterStream()
+	leave, err := s.enterStream(result)
 	if err != nil {
 		return s.fail(r, err)
 	}
@@ -164,10 +167,7 @@ func (s *socket) stream(ctx context.Context, r *Request, result Answer) int {
 // upgrade lets the handler take the connection, by http.Hijacker, and closes it when the token is not valid any more or
 // the server stops. It returns the status: 101 when the connection was taken.
 func (s *socket) upgrade(ctx context.Context, r *Request, result Answer) int {
-	if result.Release != nil {
-		defer result.Release()
-	}
-	leave, err := s.enterStream()
+	leave, err := s.enterStream(result)
 	if err != nil {
 		return s.fail(r, err)
 	}
