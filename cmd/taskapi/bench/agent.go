@@ -148,9 +148,9 @@ func (env *environment) fresh(ctx context.Context, dataDir, job string) (s *agen
 	return s, time.Since(p.started), err
 }
 
-// sleeping starts taskapi with a job of sleepers, and returns when all of them run.
-func (env *environment) sleeping(ctx context.Context, tasks int) (*agent, error) {
-	s, err := env.agent(env.path(".data"), sleepers(tasks, identityBlock))
+// running starts taskapi with a job, and returns when all of its tasks run.
+func (env *environment) running(ctx context.Context, job string, tasks int) (*agent, error) {
+	s, err := env.agent(env.path(".data"), job)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (env *environment) sleeping(ctx context.Context, tasks int) (*agent, error)
 // shared returns the sleeping tasks that the rounds of a measurement share.
 func (env *environment) shared(ctx context.Context, tasks int) (_ *agent, err error) {
 	if env.group == nil {
-		env.group, err = env.sleeping(ctx, tasks)
+		env.group, err = env.running(ctx, sleepers(tasks, identityBlock), tasks)
 	}
 	return env.group, err
 }

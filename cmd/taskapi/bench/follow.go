@@ -69,14 +69,11 @@ func printRole(ctx context.Context, args []string) error {
 // checked: one that is missing, or comes twice, is an error.
 func (env *environment) follow(ctx context.Context, o options) (_ []sample, err error) {
 	most := int64(o.seconds*followRate) / followLine * followLine
-	s, err := env.agent(env.path(".data"), server(env.self, "role-print", strconv.FormatInt(most, 10)))
+	s, err := env.running(ctx, server(env.self, "role-print", strconv.FormatInt(most, 10)), 1)
 	if err != nil {
 		return nil, err
 	}
 	defer s.stopInto(&err)
-	if err := s.allRun(ctx, 1); err != nil {
-		return nil, err
-	}
 	var bodies []io.ReadCloser
 	for range followers {
 		body, err := s.logs(ctx, true)

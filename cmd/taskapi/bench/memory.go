@@ -21,7 +21,7 @@ const restingTasks = 3
 
 // memory reads the memory of taskapi and its keeper after a rest.
 func (env *environment) memory(ctx context.Context, o options) (_ []sample, err error) {
-	s, err := env.sleeping(ctx, restingTasks)
+	s, err := env.running(ctx, sleepers(restingTasks, identityBlock), restingTasks)
 	if err != nil {
 		return nil, err
 	}

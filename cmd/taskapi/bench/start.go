@@ -56,6 +56,16 @@ func firstRole(ctx context.Context, args []string) error {
 	return nil
 }
 
+// firstAnswer waits for a task's firstAnswer in a file, and returns how long both took from exec.
+func (p *process) firstAnswer(ctx context.Context, file string) (main, first time.Duration, err error) {
+	var answer firstAnswer
+	err = p.until(ctx, "the task's first 200", startTime, time.Millisecond, func() bool {
+		text, err := os.ReadFile(file)
+		return err == nil && json.Unmarshal(text, &answer) == nil // half a file is no JSON
+	})
+	return time.Unix(0, answer.Main).Sub(p.started), time.Unix(0, answer.First).Sub(p.started), err
+}
+
 // A beginning is what a start of taskapi took, from exec on.
 type beginning struct {
 	operator, main, task time.Duration // to the operator's first 200, the task's main function, its first 200
@@ -119,12 +129,7 @@ func (env *environment) begin(ctx context.Context, data string) (b beginning, er
 	}
 	b.operator = took
 	b.operatorCPU = env.cpu()
-	var answer firstAnswer
-	err = s.until(ctx, "the task's first 200", startTime, time.Millisecond, func() bool {
-		text, err := os.ReadFile(file)
-		return err == nil && json.Unmarshal(text, &answer) == nil // half a file is no JSON
-	})
+	b.main, b.task, err = s.firstAnswer(ctx, file)
 	b.taskCPU = env.cpu()
-	b.main, b.task = time.Unix(0, answer.Main).Sub(s.started), time.Unix(0, answer.First).Sub(s.started)
 	return b, err
 }

@@ -28,14 +28,11 @@ func (env *environment) watches(each int) func(context.Context, options) ([]samp
 			fmt.Fprintf(&block, "template {\ndestination = \"local/%d\"\ndata = \"{{ nomadVarExists \\\"%s\\\" }}"+
 				"{{ range nomadService \\\"s%d\\\" }}{{ .Port }}{{ end }}\"\n}\n", i, renderPath, i)
 		}
-		s, err := env.agent(env.path(".data"), sleepers(watchingTasks, block.String()))
+		s, err := env.running(ctx, sleepers(watchingTasks, block.String()), watchingTasks)
 		if err != nil {
 			return nil, err
 		}
 		defer s.stopInto(&err)
-		if err := s.allRun(ctx, watchingTasks); err != nil {
-			return nil, err
-		}
 		keeper, err := s.keeper(env)
 		if err != nil {
 			return nil, err
