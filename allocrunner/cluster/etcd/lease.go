@@ -38,6 +38,7 @@ type lease struct {
 	renewal sync.WaitGroup
 	turn    chan struct{} // has an element while the lease is renewed
 	missing []string      // the keys of kept that have to be written again; for who has the turn
+	renewed time.Time     // the latest time at which the lease was renewed; for who has the turn
 
 	// core.mu guards the fields below.
 	users  int
@@ -93,9 +94,21 @@ func (s *Store) HoldFenced(
 	}
 	s.mu.Unlock()
 	h := hold{l, sync.OnceFunc(l.release)}
-	whole, cancel := context.WithTimeout(ctx, commitTimeout)
-	defer cancel()
-	if err := l.renew(whole); err != nil {
+	// A caller that gives up does not end the attempt while there are others: etcd may be too busy to answer in time, and
+	// would have to begin again.
+	renewed := make(chan error, 1)
+	l.renewal.Go(func() {
+		whole, cancel := context.WithTimeout(l.ctx, commitTimeout)
+		defer cancel()
+		renewed <- l.renew(whole)
+	})
+	var err error
+	select {
+	case err = <-renewed:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
 		h.close()
 		return nil, s.failure(ctx, err)
 	}
@@ -135,7 +148,7 @@ func (l *lease) run() {
 }
 
 // renew renews the lease, or begins it. If it has ended, another one gets its entries.
-func (l *lease) renew(ctx context.Context) error {
+func (l *lease) renew(ctx context.Context) (err error) {
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
@@ -145,6 +158,15 @@ func (l *lease) renew(ctx context.Context) error {
 	l.mu.RLock()
 	record, gone := l.record, l.gone
 	l.mu.RUnlock()
+	began := time.Now()
+	if began.Sub(l.renewed) < lastPause && !gone && len(l.missing) == 0 {
+		return nil // another Hold has just done it
+	}
+	defer func() {
+		if err == nil {
+			l.renewed = began
+		}
+	}()
 	if gone { // the lease ends for all of its holders, who then begin another one together
 		if err := l.client.Revoke(ctx, record.Lease); err != nil {
 			return err
