@@ -132,8 +132,8 @@ type etcdServer struct {
 	cmd     *exec.Cmd
 }
 
-// etcd starts a server with no data.
-func (env *environment) etcd(ctx context.Context) (*etcdServer, error) {
+// etcd starts a server with no data, and with more flags.
+func (env *environment) etcd(ctx context.Context, flags ...string) (*etcdServer, error) {
 	var addresses []string
 	for range 2 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -144,9 +144,9 @@ func (env *environment) etcd(ctx context.Context) (*etcdServer, error) {
 		l.Close()
 	}
 	here, peer := "http://"+addresses[0], "http://"+addresses[1]
-	e := &etcdServer{address: addresses[0], args: []string{"--data-dir", env.path(".etcd"), "--listen-client-urls", here,
+	e := &etcdServer{address: addresses[0], args: append([]string{"--data-dir", env.path(".etcd"), "--listen-client-urls", here,
 		"--advertise-client-urls", here, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-		"--initial-cluster", "default=" + peer, "--logger", "zap", "--log-level", "error"}}
+		"--initial-cluster", "default=" + peer, "--logger", "zap", "--log-level", "error"}, flags...)}
 	return e, e.start(ctx)
 }
 
