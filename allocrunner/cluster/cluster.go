@@ -125,7 +125,8 @@ type Span struct {
 type Fresher interface {
 	// FreshUntil returns the time until which every Commit to entries with a prefix that returned more than FreshTime
 	// before that time is among this process's own entries. After that time, other machines may have changed entries that
-	// a Local read does not show. It is the zero time when nobody has listed or watched them lately, and never waits.
+	// a Local read does not show. It is the zero time when nobody has listed or watched them lately, and never waits. A
+	// first call may find them old; a List that is not Local makes them fresh.
 	FreshUntil(prefix string) time.Time
 }
 

@@ -25,7 +25,6 @@ const (
 	// renewInterval is how often a holder gives one.
 	renewInterval = LeaseTTL / 3
 
-	readTimeout   = 5 * time.Second  // for etcd's answer
 	arriveTimeout = 30 * time.Second // for changes, while they arrive
 	commitTimeout = 10 * time.Second
 

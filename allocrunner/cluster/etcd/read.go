@@ -104,13 +104,13 @@ func (s *Store) List(ctx context.Context, span cluster.Span) (page cluster.Page,
 	return page, nil
 }
 
-// FreshUntil returns until when the copy of a prefix counts as fresh.
+// FreshUntil returns until when the copy of a prefix counts as fresh. From the first call on, the copy is kept fresh.
 func (c *core) FreshUntil(prefix string) (until time.Time) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, v := range c.views {
 		if v.covers(prefix) && v.loaded {
-			until = v.asked.Add(cluster.FreshTime)
+			v.judged, until = time.Now(), v.asked.Add(cluster.FreshTime)
 		}
 	}
 	return until
@@ -160,7 +160,10 @@ func (v *view) reach(ctx context.Context, there func() bool) error {
 	for {
 		v.mu.Lock()
 		reached, err, broken := there(), v.failed, v.broken
-		changed, endWatch, heard := v.changed, v.endWatch, v.heard()
+		changed, endWatch, heard := v.changed, v.endWatch, time.Now()
+		if v.watch != nil {
+			heard = v.watch.Heard()
+		}
 		v.mu.Unlock()
 		if broken != nil || reached {
 			return broken

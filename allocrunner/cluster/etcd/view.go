@@ -16,8 +16,10 @@ import (
 )
 
 const (
-	// compareInterval is how often a copy is compared with etcd while nobody reads.
-	compareInterval = cluster.FreshTime / 2
+	// lookInterval is how often a copy is looked at while nobody reads it. It is compared with etcd each time when its
+	// freshness matters or its endpoint has not answered, and else after compareInterval.
+	lookInterval    = cluster.FreshTime / 2
+	compareInterval = 30 * time.Second
 	// idleTime is how long a copy is kept that nobody reads or watches.
 	idleTime = 10 * time.Minute
 	// lagTime is how long the watch may be silent while a change has to arrive. Then it is begun again.
@@ -45,16 +47,17 @@ type view struct {
 
 	// core.mu guards the fields below.
 	table    *table.Table[value]
-	loaded   bool             // the table has been read
-	behind   bool             // it has to be read again
-	failed   error            // why the table can't be kept up to date; nil when it can
-	asked    time.Time        // the table has every Commit that returned before this time
-	own      uint64           // the index of this process's latest Commit to such an entry
-	users    int              // calls that use the view
-	used     time.Time        // when the latest of them ended
-	changed  chan struct{}    // closed and replaced with each change of these fields
-	endWatch func()           // begins the watch again, at another endpoint
-	heard    func() time.Time // when something of the watch arrived last
+	loaded   bool          // the table has been read
+	behind   bool          // it has to be read again
+	failed   error         // why the table can't be kept up to date; nil when it can
+	asked    time.Time     // the table has every Commit that returned before this time
+	own      uint64        // the index of this process's latest Commit to such an entry
+	users    int           // calls that use the view
+	used     time.Time     // when the latest of them ended
+	changed  chan struct{} // closed and replaced with each change of these fields
+	endWatch func()        // begins the watch again, at another endpoint
+	watch    *client.Watch // nil before the first one
+	judged   time.Time     // when FreshUntil was called last
 }
 
 // value is what the table has of an entry's value.
@@ -99,8 +102,7 @@ func (c *core) viewLocked(prefix string) *view {
 	if at >= 0 {
 		return c.views[at]
 	}
-	v := &view{core: c, prefix: prefix, table: table.New[value](), changed: make(chan struct{}), endWatch: func() {},
-		heard: time.Now}
+	v := &view{core: c, prefix: prefix, table: table.New[value](), changed: make(chan struct{}), endWatch: func() {}}
 	v.ctx, v.cancel = context.WithCancel(c.ctx)
 	c.views = append(c.views, v)
 	c.work.Go(v.run)
@@ -173,13 +175,18 @@ func (v *view) run() {
 func (v *view) compare() {
 	defer v.cancel()
 	for {
-		v.sleep(v.ctx, compareInterval*3/4+rand.N(compareInterval/2))
-		if v.ctx.Err() != nil || v.endIdle(time.Now()) {
+		v.sleep(v.ctx, lookInterval*3/4+rand.N(lookInterval/2))
+		now := time.Now()
+		if v.ctx.Err() != nil || v.endIdle(now) {
 			return
 		}
-		ctx, stop := context.WithTimeout(v.ctx, readTimeout)
-		_ = v.sync(ctx, time.Now().Add(-compareInterval/2)) // a failure shows in FreshUntil
-		stop()
+		v.mu.RLock()
+		age := compareInterval
+		if now.Sub(v.judged) < idleTime || v.watch != nil && v.watch.Moved() {
+			age = lookInterval / 2
+		}
+		v.mu.RUnlock()
+		_ = v.sync(v.ctx, now.Add(-age)) // a failure shows in FreshUntil
 	}
 }
 
@@ -218,7 +225,7 @@ func (v *view) follow() error {
 	}
 	defer func() { w.Close(err != nil) }()
 	v.mu.Lock()
-	v.failed, v.endWatch, v.heard = nil, cancel, w.Heard
+	v.failed, v.endWatch, v.watch = nil, cancel, w
 	v.announceLocked()
 	v.mu.Unlock()
 	var events []client.Event

@@ -352,6 +352,10 @@ func (w *Watch) Heard() time.Time {
 	return time.Now()
 }
 
+// Moved reports whether requests go to another endpoint by now, because the watch's did not answer one. Any goroutine may
+// call it.
+func (w *Watch) Moved() bool { return w.at != w.client.at.Load() }
+
 // Watch begins to watch all keys with a prefix, from a revision on. It has one attempt; the next Watch asks the next
 // endpoint.
 func (c *Client) Watch(ctx context.Context, prefix string, from uint64) (*Watch, error) {

@@ -83,8 +83,13 @@ func AllKeys(ctx context.Context, store cluster.Store, own []byte) []byte {
 	}
 	ctx, cancel := context.WithTimeout(ctx, attemptTime/2)
 	defer cancel()
-	page, err := store.List(ctx, cluster.Span{Prefix: keysPrefix, Local: true})
-	if f, ok := cluster.As[cluster.Fresher](store); err != nil || ok && !time.Now().Before(f.FreshUntil(keysPrefix)) {
+	span := cluster.Span{Prefix: keysPrefix, Local: true}
+	page, err := store.List(ctx, span)
+	if f, ok := cluster.As[cluster.Fresher](store); ok && !time.Now().Before(f.FreshUntil(keysPrefix)) {
+		span.Local = false
+		page, err = store.List(ctx, span)
+	}
+	if err != nil {
 		return own
 	}
 	known := map[string]bool{}

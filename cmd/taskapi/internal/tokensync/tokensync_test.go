@@ -183,10 +183,12 @@ func TestKeys(t *testing.T) {
 	must.OK(t, b.Remove(other))
 	wants("without the removed key", first, rotated.ID)
 	l.stale.Store(true)
+	l.away.Store(true)
 	if ids := keysOf(t, tokensync.AllKeys(t.Context(), l, a.JWKS())); len(ids) != 1 {
 		t.Errorf("while other machines can't be heard: %v", ids)
 	}
 	l.stale.Store(false)
+	l.away.Store(false)
 	must.Get(store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{
 		{Key: "fleet/keys/x", Value: []byte(`{"keys":[{"kid":""},7]}`)}, {Key: "fleet/keys/z", Value: []byte("[")},
 		{Key: "fleet/keys/", Value: []byte(`{"kid":"y"}`)}}}))(t)
