@@ -382,23 +382,33 @@ func (l *List) Merge(rules []Rule) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	full := false
+	full, changed := false, false
 	err := l.changeLocked(func(f *file) error {
 		f.Rules = slices.DeleteFunc(f.Rules, func(old Rule) bool { return old.Until <= now })
 		for _, r := range fresh {
 			i := slices.IndexFunc(f.Rules, func(old Rule) bool { return old.about() == r.about() })
 			switch {
+			case i >= 0 && f.Rules[i].Before >= r.Before && f.Rules[i].Until >= r.Until:
+				continue
 			case i >= 0:
 				r.Before, r.Until = max(r.Before, f.Rules[i].Before), max(r.Until, f.Rules[i].Until)
 				f.Rules = append(slices.Delete(f.Rules, i, i+1), r)
 			case len(f.Rules) >= MaxRules:
 				full = true
+				continue
 			default:
 				f.Rules = append(f.Rules, r)
 			}
+			changed = true
+		}
+		if !changed {
+			return errKnown
 		}
 		return nil
 	})
+	if errors.Is(err, errKnown) {
+		err = l.loadLocked().err
+	}
 	if err == nil && full {
 		err = fmt.Errorf("%w: it has %d, and other machines have more", ErrFull, MaxRules)
 	}
@@ -439,6 +449,9 @@ func (l *List) changeLocked(edit func(*file) error) (err error) {
 	}
 	return l.loadLocked().err
 }
+
+// errKnown: the file already has the rules. All processes of a machine take over the same ones.
+var errKnown = errors.New("the rules are known")
 
 // Rules returns the rules, the oldest first.
 func (l *List) Rules() []Rule { return slices.Clone(l.now().rules) }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"taskapi/allocrunner/cluster"
@@ -44,6 +45,9 @@ type Revocations struct {
 	Store  cluster.Store
 	List   *revocation.List // follows its file: see revocation.List.Watch
 	Logger *slog.Logger
+
+	synced []uint64          // the indexes of the store's rules when they were last the same as rules
+	rules  []revocation.Rule // of the list
 }
 
 func newPauses() wake.Backoff {
@@ -103,6 +107,13 @@ func (s *Revocations) sync(ctx context.Context, local bool) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the revocations of other machines: %w", err)
 	}
+	var indexes []uint64
+	for _, e := range page.Entries {
+		indexes = append(indexes, e.ModifyIndex)
+	}
+	if slices.Equal(indexes, s.synced) && slices.Equal(s.List.Rules(), s.rules) && s.synced != nil {
+		return page.Index, nil // this process has changed the list itself
+	}
 	entries := make(map[string]cluster.Entry, len(page.Entries))
 	there := make(map[string]revocation.Rule, len(page.Entries))
 	var all []revocation.Rule
@@ -151,6 +162,9 @@ func (s *Revocations) sync(ctx context.Context, local bool) (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
+	}
+	if len(txn.Then) == 0 && merged == nil {
+		s.synced, s.rules = indexes, s.List.Rules()
 	}
 	return page.Index, errors.Join(s.commit(ctx, &txn), merged)
 }
