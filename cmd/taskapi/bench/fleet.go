@@ -30,7 +30,7 @@ const (
 	fleetMachines = 20
 	fleetReaders  = 2  // allocations of each machine that read the changes of services; all follow the revocations
 	probeRounds   = 25 // each changes one thing of each kind
-	probePause    = 100 * time.Millisecond
+	probePause    = 400 * time.Millisecond
 	fleetTimeout  = 10 * time.Minute // for all allocations to be registered
 	fleetLook     = 100 * time.Millisecond
 	quietTime     = 5 * time.Second
