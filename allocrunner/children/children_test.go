@@ -416,3 +416,35 @@ func TestDamagedRecord(t *testing.T) {
 		}
 	})
 }
+
+// TestClockSetBack: after a small step no time comes twice, and after a great one the schedule counts from then on.
+func TestClockSetBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		back time.Duration
+		want []time.Duration
+	}{
+		"little": {25 * time.Minute, []time.Duration{30 * time.Minute, 40 * time.Minute}},
+		"years":  {30 * 365 * 24 * time.Hour, []time.Duration{10 * time.Minute, 20 * time.Minute, 30 * time.Minute, 40 * time.Minute}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, first := newParent(t, &api.Job{Periodic: &api.PeriodicConfig{Spec: new("*/10 * * * *")}}), time.Now()
+				r, end := p.run(t)
+				r.Detach()
+				if err := end(); !errors.Is(err, interfaces.ErrDetached) {
+					t.Fatal(err)
+				}
+				record := `{"since":"` + first.Add(tc.back).Format(time.RFC3339) + `"}`
+				must.OK(t, os.WriteFile(filepath.Join(p.dir, "launches.json"), []byte(record), 0o600))
+				r, end = p.run(t)
+				sleep(45 * time.Minute)
+				var want []string
+				for _, after := range tc.want {
+					want = append(want, at(first, after))
+				}
+				equal(t, "started", p.order, want)
+				stop(t, r, end)
+			})
+		})
+	}
+}

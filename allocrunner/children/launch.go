@@ -24,6 +24,10 @@ const startTimeout = time.Minute
 // longestWait is how long the schedule waits without a look at the clock, which may have been set.
 const longestWait = time.Minute
 
+// mostBack is how far the clock may be set back so that the times that come again launch no second child, as those of
+// cron(8) don't. After a greater step, the schedule counts from then on.
+const mostBack = 3 * time.Hour
+
 // openRecord reads the record, or begins one.
 func (r *runner) openRecord() (err error) {
 	r.starting.Lock()
@@ -117,11 +121,10 @@ func (r *runner) launchDue(ctx context.Context) (next time.Time) {
 	defer r.starting.Unlock()
 	now, alloc := time.Now(), r.Alloc()
 	s, _ := scheduleOf(alloc.Job) // it was tried before
-	since := r.record.Since
-	if since.After(now) { // the clock was set back
-		since = now
+	if r.record.Since.After(now.Add(mostBack)) {
+		r.record.Since = now
 	}
-	due, next := s.due(since, now)
+	due, next := s.due(r.record.Since, now)
 	if due.IsZero() {
 		return next
 	}

@@ -68,7 +68,10 @@ func (h *Children) Start(ctx context.Context, id, group string, job json.RawMess
 	if _, exited := errors.AsType[base.ExitError](err); !exited {
 		return err
 	}
-	if saved, unread := h.Layout.Peek(id); saved == nil && unread == nil {
+	switch saved, unread := h.Layout.Peek(id); {
+	case saved != nil: // a process that an earlier taskapi started for it was faster
+		return nil
+	case unread == nil:
 		err = errors.Join(err, os.RemoveAll(dir))
 	}
 	if base.ExitCode(err) == base.ExitUsage {
