@@ -10,17 +10,24 @@ type TB interface {
 	Fatal(args ...any)
 }
 
+// failure is an error, or a pointer to one, of which nil is no error.
+type failure interface {
+	error
+	comparable
+}
+
 // OK ends the test if there is an error.
-func OK(tb TB, err error) {
+func OK[E failure](tb TB, err E) {
 	tb.Helper()
-	if err != nil {
+	var none E
+	if err != none {
 		tb.Fatal(err)
 	}
 }
 
 // Get is for what a call returns beside an error: must.Get(os.Open(path))(t) is the file, and ends the test if there is
 // an error.
-func Get[T any](value T, err error) func(TB) T {
+func Get[T any, E failure](value T, err E) func(TB) T {
 	return func(tb TB) T {
 		tb.Helper()
 		OK(tb, err)
