@@ -529,6 +529,7 @@ func TestCertificates(t *testing.T) {
 		for name, file := range map[string]string{
 			"no certificate":  "x",
 			"a part of a key": third[:strings.Index(third, "-----END")],
+			"no key":          third[strings.Index(third, "-----BEGIN CERT"):],
 			"no X.509":        strings.ReplaceAll(third, "MI", "AA"),
 			"a long file":     third + strings.Repeat("x", 2<<20),
 		} {

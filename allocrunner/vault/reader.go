@@ -33,7 +33,8 @@ func (h *Hook) Follow(ctx context.Context, q render.Query, file []byte, send fun
 	var last render.Answer
 	var mount *mount
 	failures, has := 0, false
-	if pems, life := certificate(file, q); life > 0 {
+	// Without its key, a certificate is of no use to another version of the template.
+	if pems, life := certificate(file, q); life > 0 && pems.Key != "" {
 		has, last = true, render.Answer{PEMs: pems}
 		send(last, nil)
 		pause(ctx, nil, life)
