@@ -71,7 +71,7 @@ var absences = []absence{
 		"/v1/job/{job}/stable", "/v1/job/{job}/versions/{name}/tag",
 	}},
 	{
-		"a deployment is of one allocation in one region: it has no steps to pause between, and waits for no other region",
+		"a deployment here has no steps to pause between, and waits for no other region",
 		nil, []string{"/v1/deployment/pause/{name}", "/v1/deployment/unblock/{name}"},
 	},
 	{"evaluations go by themselves: the latest are kept", deletes, []string{"/v1/evaluations"}},

@@ -127,7 +127,7 @@ func TestChangeDeployment(t *testing.T) {
 	wantSDKError(t, err, 400, "deployment "+overID+" is successful: only one that runs can be changed")
 	_, _, err = client.Pause(runningID, true, nil)
 	wantSDKError(t, err, 501,
-		"a deployment is of one allocation in one region: it has no steps to pause between, and waits for no other region")
+		"a deployment here has no steps to pause between, and waits for no other region")
 	_, _, err = s.sdk(t, goodToken).Deployments().Fail(runningID, nil)
 	wantSDKError(t, err, 403, "Permission denied")
 	for body, want := range map[string]string{"{}": "DeploymentID must be specified",

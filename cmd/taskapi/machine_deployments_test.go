@@ -89,9 +89,10 @@ func TestAgentsDeployments(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0].JobVersion != 1 || all[1].ID != first.ID {
 		t.Errorf("the deployments are %+v, %v", all, err)
 	}
-	versions, _, _, err := client.Jobs().Versions("team", false, nil)
-	if err != nil || len(versions) != 2 {
-		t.Errorf("%d versions, want 2: %v", len(versions), err)
+	versions, diffs, _, err := client.Jobs().Versions("team", true, nil)
+	if err != nil || len(versions) != 2 || len(diffs) != 1 || len(diffs[0].Fields) != 0 || len(diffs[0].TaskGroups) != 1 ||
+		diffs[0].TaskGroups[0].Fields[0].Name != "count" {
+		t.Errorf("versions %+v, with the differences %+v, want 2 with another count: %v", versions, diffs, err)
 	}
 	stubs, _, err := client.Jobs().Allocations("team", true, nil)
 	if err != nil {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
@@ -180,25 +178,6 @@ func (h *handlers) revert(ctx context.Context, r *route.Request, want *api.JobRe
 	job := versions[found]
 	job.SubmitTime = nil // it is submitted now
 	return h.register(ctx, r, &api.JobRegisterRequest{Job: job})
-}
-
-// history returns the allocation of a job whose process knows most versions of the job, with these, the present one
-// first. Of a job that has ended, the versions are not read.
-func (h *handlers) history(ctx context.Context, all []*api.Allocation) (of *api.Allocation, versions []*api.Job) {
-	found := each(all, func(alloc *api.Allocation) (kept struct{ Versions []*api.Job }) {
-		path := "/v1/job/" + url.PathEscape(alloc.JobID) + "/versions?namespace=" + url.QueryEscape(alloc.Namespace)
-		if !alloc.ClientTerminalStatus() {
-			_ = h.exchange(ctx, alloc.ID, http.MethodGet, path, nil, &kept) // another one may know as many
-		}
-		return kept
-	})
-	of = all[0]
-	for i, kept := range found {
-		if len(kept.Versions) > len(versions) {
-			of, versions = all[i], kept.Versions
-		}
-	}
-	return of, versions
 }
 
 // enforceIndex refuses a job that was made from another version than the present one.

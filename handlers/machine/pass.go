@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,12 @@ func (h *handlers) ofJob(own route.Handler, versions bool) route.Handler {
 		}
 		of := all[0]
 		if versions {
+			diffs := strings.HasSuffix(r.URL.Path, "/versions") && r.Flag("diffs", false)
+			if diffs && !of.ClientTerminalStatus() && !r.Query().Has("diff_version") && !r.Query().Has("diff_tag") {
+				return h.ofMachine(func(ctx context.Context, _ *route.Request) (route.Answer, error) {
+					return h.differences(ctx, all)
+				})(ctx, r)
+			}
 			of, _ = h.history(ctx, all)
 		}
 		return h.to(ctx, r, own, of.ID)
@@ -286,4 +293,38 @@ func (h *handlers) noteEvaluation(r *route.Request, alloc *api.Allocation, conte
 		e.JobID = made.DispatchedJobID
 	}
 	h.Evaluations.add(e)
+}
+
+// exchange sends a request to an allocation's process, and decodes its answer. Errors: the words of a refusal.
+func (h *handlers) exchange(ctx context.Context, id, method, path string, body []byte, into any) error {
+	u, err := url.Parse(path)
+	if err != nil {
+		return err
+	}
+	r := &http.Request{Method: method, URL: u, Header: http.Header{}}
+	if body != nil {
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	resp, err := h.Machine.Ask(ctx, id, r.WithContext(ctx))
+	if err != nil {
+		return apierror.New(apierror.Unavailable,
+			fmt.Sprintf("the taskapi of allocation %s does not answer; try again", id)).Because(err)
+	}
+	defer resp.Body.Close()
+	content := http.MaxBytesReader(nil, resp.Body, maxAnswer)
+	if resp.StatusCode == http.StatusOK {
+		return json.NewDecoder(content).Decode(into)
+	}
+	words, err := io.ReadAll(content)
+	if err != nil || endedUnderway(resp.StatusCode, words) {
+		return errEnded
+	}
+	kind := apierror.Unavailable
+	switch resp.StatusCode {
+	case http.StatusBadRequest:
+		kind = apierror.Invalid
+	case http.StatusConflict:
+		kind = apierror.Conflict
+	}
+	return apierror.New(kind, fmt.Sprintf("allocation %s: %s", id, strings.TrimSpace(string(words))))
 }

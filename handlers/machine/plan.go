@@ -1,11 +1,9 @@
 package machine
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -64,23 +62,23 @@ type planned struct {
 	running []*api.Allocation
 	ended   []*api.Allocation
 	wanted  map[string]string // the group of each allocation that the job asks for, by name
-	groups  map[string]*api.TaskGroupDiff
-	tasks   map[string]*api.TaskDiff // by group and task
+	changes *changes
 }
 
 func newPlanned(job *api.Job, all []*api.Allocation) *planned {
-	p := &planned{job: job, wanted: map[string]string{}, groups: map[string]*api.TaskGroupDiff{},
-		tasks: map[string]*api.TaskDiff{}, plan: plan{JobPlanResponse: &api.JobPlanResponse{
+	p := &planned{job: job, wanted: map[string]string{}, changes: newChanges(*job.ID),
+		plan: plan{JobPlanResponse: &api.JobPlanResponse{
 			Annotations: &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{}},
-			Diff:        &api.JobDiff{Type: "Added", ID: *job.ID},
 		}}}
+	p.Diff = p.changes.JobDiff
 	at := slices.IndexFunc(all, (*api.Allocation).ClientTerminalStatus)
 	if at < 0 {
 		at = len(all)
 	}
 	p.running, p.ended = all[:at], all[at:]
-	if len(p.running) > 0 {
-		p.Diff.Type, p.JobModifyIndex = "None", ptr.Deref(p.running[0].Job.JobModifyIndex)
+	if p.Diff.Type = "Added"; len(p.running) > 0 {
+		p.Diff.Type = "None"
+		p.JobModifyIndex = ptr.Deref(p.running[0].Job.JobModifyIndex)
 	}
 	if job.Periodic != nil && job.Periodic.SpecType != nil && ptr.Deref(job.Periodic.Enabled) {
 		if next, err := job.Periodic.Next(time.Now()); err == nil && !next.IsZero() {
@@ -102,11 +100,10 @@ func newPlanned(job *api.Job, all []*api.Allocation) *planned {
 
 // group returns the difference of a group.
 func (p *planned) group(name string) *api.TaskGroupDiff {
-	if p.groups[name] == nil {
-		p.groups[name] = &api.TaskGroupDiff{Type: "None", Name: name, Updates: map[string]uint64{}}
+	if p.Annotations.DesiredTGUpdates[name] == nil {
 		p.Annotations.DesiredTGUpdates[name] = &api.DesiredUpdates{}
 	}
-	return p.groups[name]
+	return p.changes.group(name)
 }
 
 // ask asks the process of each allocation that runs on what the job would change.
@@ -143,54 +140,12 @@ func (p *planned) ask(ctx context.Context, h *handlers) error {
 			updates.DestructiveUpdate += one.DestructiveUpdate
 		}
 		for _, field := range of[i].Diff.Fields {
-			p.add(group, field)
+			if field.Name != fmt.Sprintf("group %q > count", alloc.TaskGroup) { // show compares the counts
+				p.changes.add(group, field)
+			}
 		}
 	}
 	return nil
-}
-
-// add adds a change of which an allocation's process has said the path. That of another group is said by an allocation
-// of that group.
-func (p *planned) add(of *api.TaskGroupDiff, field *api.FieldDiff) {
-	to, path := &p.Diff.Fields, field.Name
-	if group, rest, ok := cutName(path, "group "); ok {
-		if group != of.Name {
-			return
-		}
-		if rest == " > count" {
-			return // show compares the counts
-		}
-		of.Type, path, to = "Edited", rest, &of.Fields
-		if task, rest, ok := cutName(path, "task "); ok {
-			key := group + "/" + task
-			if p.tasks[key] == nil {
-				p.tasks[key] = &api.TaskDiff{Type: "Edited", Name: task}
-				of.Tasks = append(of.Tasks, p.tasks[key])
-			}
-			for _, annotation := range field.Annotations {
-				if !slices.Contains(p.tasks[key].Annotations, annotation) {
-					p.tasks[key].Annotations = append(p.tasks[key].Annotations, annotation)
-				}
-			}
-			path, to = rest, &p.tasks[key].Fields
-		}
-	}
-	path = strings.TrimPrefix(path, " > ")
-	if !slices.ContainsFunc(*to, func(known *api.FieldDiff) bool { return known.Name == path }) {
-		shown := *field
-		shown.Name = path
-		*to = append(*to, &shown)
-	}
-	p.Diff.Type = "Edited"
-}
-
-// cutName cuts a kind with a quoted name off a path.
-func cutName(path, kind string) (name, rest string, ok bool) {
-	rest, ok = strings.CutPrefix(strings.TrimPrefix(path, " > "), kind+`"`)
-	if !ok {
-		return "", "", false
-	}
-	return strings.Cut(rest, `"`)
 }
 
 // sum counts what starts, and adds the groups to the difference.
@@ -218,7 +173,7 @@ func (p *planned) sum() {
 
 // show adds a group to the difference.
 func (p *planned) show(name string) {
-	group, updates := p.groups[name], p.Annotations.DesiredTGUpdates[name]
+	group, updates := p.group(name), p.Annotations.DesiredTGUpdates[name]
 	if slices.Contains(p.Diff.TaskGroups, group) {
 		return
 	}
@@ -256,38 +211,4 @@ func (p *planned) show(name string) {
 		p.Diff.Type = "Edited"
 	}
 	p.Diff.TaskGroups = append(p.Diff.TaskGroups, group)
-}
-
-// exchange sends a request to an allocation's process, and decodes its answer. Errors: the words of a refusal.
-func (h *handlers) exchange(ctx context.Context, id, method, path string, body []byte, into any) error {
-	u, err := url.Parse(path)
-	if err != nil {
-		return err
-	}
-	r := &http.Request{Method: method, URL: u, Header: http.Header{}}
-	if body != nil {
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	}
-	resp, err := h.Machine.Ask(ctx, id, r.WithContext(ctx))
-	if err != nil {
-		return apierror.New(apierror.Unavailable,
-			fmt.Sprintf("the taskapi of allocation %s does not answer; try again", id)).Because(err)
-	}
-	defer resp.Body.Close()
-	content := http.MaxBytesReader(nil, resp.Body, maxAnswer)
-	if resp.StatusCode == http.StatusOK {
-		return json.NewDecoder(content).Decode(into)
-	}
-	words, err := io.ReadAll(content)
-	if err != nil || endedUnderway(resp.StatusCode, words) {
-		return errEnded
-	}
-	kind := apierror.Unavailable
-	switch resp.StatusCode {
-	case http.StatusBadRequest:
-		kind = apierror.Invalid
-	case http.StatusConflict:
-		kind = apierror.Conflict
-	}
-	return apierror.New(kind, fmt.Sprintf("allocation %s: %s", id, strings.TrimSpace(string(words))))
 }
