@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/hashicorp/nomad/api"
+
 	"taskapi/handlers/internal/route"
 )
 
@@ -159,55 +161,53 @@ func (t *text) String() string {
 // numbers are measurements in Nomad's JSON.
 type numbers struct {
 	sums
-	kinds map[string][]*number
-}
-
-// number is one measurement. Its fields are those of its kind.
-type number struct {
-	fields map[string]any
-	key    string // of its series
+	all api.MetricsSummary
 }
 
 func newNumbers() *numbers {
-	return &numbers{sums: sums{values: map[string]float64{}}, kinds: map[string][]*number{}}
+	return &numbers{sums{values: map[string]float64{}}, api.MetricsSummary{
+		Gauges: []api.GaugeValue{}, Points: []api.PointValue{}, Counters: []api.SampledValue{}, Samples: []api.SampledValue{},
+	}}
 }
 
-// valueOf are the fields with the value, by kind.
-var valueOf = map[string]string{"Gauges": "Value", "Counters": "Count"}
+// key returns the labels of a series as a text.
+func key(labels map[string]string) string {
+	text, _ := json.Marshal(labels) // of a map of texts it can't fail
+	return string(text)
+}
 
 // add adds the measurements of one process.
 func (n *numbers) add(content []byte) {
-	var some map[string]json.RawMessage
+	var some api.MetricsSummary
 	if json.Unmarshal(content, &some) != nil {
 		return
 	}
-	for _, kind := range []string{"Gauges", "Counters"} { // what is allocated comes before the rest, or after it
-		var list []map[string]any
-		if json.Unmarshal(some[kind], &list) != nil {
-			continue
+	n.all.Timestamp = max(n.all.Timestamp, some.Timestamp)
+	for _, g := range some.Gauges { // what is allocated comes before the rest, or after it
+		if n.sums.add(g.Name, key(g.DisplayLabels), float64(g.Value)) {
+			n.all.Gauges = append(n.all.Gauges, g)
 		}
-		for _, fields := range list {
-			name, _ := fields["Name"].(string)
-			value, _ := fields[valueOf[kind]].(float64)
-			labels, err := json.Marshal(fields["Labels"]) // sorted
-			if err == nil && n.sums.add(name, string(labels), value) {
-				n.kinds[kind] = append(n.kinds[kind], &number{fields, name + string(labels)})
-			}
+	}
+	for _, c := range some.Counters {
+		if n.sums.add(c.Name, key(c.DisplayLabels), c.Mean) {
+			n.all.Counters = append(n.all.Counters, c)
 		}
 	}
 	n.later = true
 }
 
 // answer returns the sums.
-func (n *numbers) answer() map[string]any {
-	answer := map[string]any{"Timestamp": "", "Points": []any{}, "Samples": []any{}}
-	for kind, value := range valueOf {
-		all := []any{}
-		for _, one := range n.kinds[kind] {
-			one.fields[value] = n.values[one.key]
-			all = append(all, one.fields)
-		}
-		answer[kind] = all
+func (n *numbers) answer() any {
+	for i, g := range n.all.Gauges {
+		n.all.Gauges[i].Value = float32(n.values[g.Name+key(g.DisplayLabels)])
 	}
-	return answer
+	for i, c := range n.all.Counters {
+		sum := n.values[c.Name+key(c.DisplayLabels)]
+		n.all.Counters[i].AggregateSample = &api.AggregateSample{Count: int(sum), Sum: sum, Min: sum, Max: sum}
+		n.all.Counters[i].Mean = sum
+	}
+	return struct {
+		api.MetricsSummary
+		PrecisionGauges []api.GaugeValue
+	}{n.all, []api.GaugeValue{}}
 }

@@ -1,6 +1,11 @@
 package machine
 
-import "testing"
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
 
 // TestMetricsAreAddedUp: what each process measures of itself is added up, what all measure of the machine is there
 // once, and what the allocations leave of the machine is less.
@@ -45,12 +50,16 @@ taskapi_x{task="b c"} 1
 		t.Errorf("the sum is\n%s\nwant\n%s", got, want)
 	}
 	sum := newNumbers()
+	counter := `"Counters": [{"Name": "taskapi_x", "Count": 2, "Sum": 2.5, "Mean": 2.5, "Labels": {}}]`
 	sum.add([]byte(`{"Gauges": [{"Name": "nomad.client.allocated.cpu", "Value": 1, "Labels": {"node_id": "a"}},
-		{"Name": "nomad.client.unallocated.cpu", "Value": 9, "Labels": {"node_id": "a"}}]}`))
-	sum.add([]byte(`{"Gauges": [{"Name": "nomad.client.allocated.cpu", "Value": 2, "Labels": {"node_id": "a"}}]}`))
+		{"Name": "nomad.client.unallocated.cpu", "Value": 9, "Labels": {"node_id": "a"}}], ` + counter + `}`))
+	sum.add([]byte(`{"Gauges": [{"Name": "nomad.client.allocated.cpu", "Value": 2, "Labels": {"node_id": "a"}}],
+		` + counter + `}`))
 	sum.add([]byte(`no JSON`))
-	gauges := sum.answer()["Gauges"].([]any)
-	if len(gauges) != 2 || gauges[0].(map[string]any)["Value"] != 3.0 || gauges[1].(map[string]any)["Value"] != 7.0 {
-		t.Errorf("the sum is %v", gauges)
+	text, err := json.Marshal(sum.answer())
+	var got api.MetricsSummary
+	if err != nil || json.Unmarshal(text, &got) != nil || len(got.Gauges) != 2 || got.Gauges[0].Value != 3 ||
+		got.Gauges[1].Value != 7 || len(got.Counters) != 1 || got.Counters[0].Count != 5 || got.Counters[0].Sum != 5 {
+		t.Errorf("the sum is %s, %v", text, err)
 	}
 }
