@@ -110,9 +110,7 @@ func (t once) RoundTrip(r *http.Request) (*http.Response, error) {
 func (s *taskSocket) pass(r *request) {
 	if s.streams.Add(1) > int64(s.config.Limits.Streams) {
 		s.streams.Add(-1)
-		full := apierror.New(apierror.TooManyStreams, s.config.Limits.Streams)
-		full.RetryAfter = time.Second
-		fail(r.w, full)
+		fail(r.w, later(apierror.TooManyStreams, s.config.Limits.Streams))
 		return
 	}
 	defer s.streams.Add(-1)
@@ -128,9 +126,8 @@ func (s *taskSocket) pass(r *request) {
 		GotConn: func(httptrace.GotConnInfo) { r.sent.Store(true) },
 	})
 	held := r.Request // the connection may outlive this call
-	principal, owner, peer := r.principal, r.owner, r.conn.Peer
 	recheck := func() error {
-		if denial := s.config.Authenticator.Recheck(held, principal, owner, peer); denial != nil {
+		if denial := s.config.Authenticator.Recheck(held, r.principal, r.owner, r.conn.Peer); denial != nil {
 			return denial
 		}
 		return nil

@@ -203,9 +203,7 @@ func (s *taskSocket) fromCache(r *request, q read) bool {
 	if q.after > 0 {
 		if s.waits.Add(1) > int64(s.config.Limits.Waits) {
 			s.waits.Add(-1)
-			full := apierror.New(apierror.TooManyWaits, s.config.Limits.Waits)
-			full.RetryAfter = time.Second
-			fail(r.w, full)
+			fail(r.w, later(apierror.TooManyWaits, s.config.Limits.Waits))
 			return true
 		}
 		defer s.waits.Add(-1)
@@ -219,11 +217,11 @@ func (s *taskSocket) fromCache(r *request, q read) bool {
 		return false
 	}
 	if denial := s.config.Authenticator.Recheck(r.Request, r.principal, r.owner, r.conn.Peer); denial != nil {
-		if !s.config.Ready() { // its key may be good
+		if s.config.Ready() {
+			apierror.WriteDenial(r.w, denial)
+		} else { // its key may be good
 			fail(r.w, unavailable(noKeys))
-			return true
 		}
-		apierror.WriteDenial(r.w, denial)
 		return true
 	}
 	r.conn.Writing()
@@ -253,8 +251,11 @@ func tokenOf(h http.Header) string {
 }
 
 // unavailable is the error of an agent that is away.
-func unavailable(why string) *apierror.Error {
-	err := apierror.New(apierror.Unavailable, why)
+func unavailable(why string) *apierror.Error { return later(apierror.Unavailable, why) }
+
+// later returns an error after which the caller may try again.
+func later(kind apierror.Kind, args ...any) *apierror.Error {
+	err := apierror.New(kind, args...)
 	err.RetryAfter = time.Second
 	return err
 }
