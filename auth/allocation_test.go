@@ -138,7 +138,7 @@ func testRecheck(t *testing.T) {
 	short := w.with(web, func(c *identity.Claims) { c.ExpiresAt = time.Now().Unix() + 1 })
 	enter := func(token string) (again func() auth.Reason) {
 		r := request(token)
-		p := must.Get(w.authenticator.Authenticate(r, web, peer))(t)
+		p := admitted(w.authenticator.Authenticate(r, web, peer))(t)
 		return func() auth.Reason {
 			if denial := w.authenticator.Recheck(r, p, web, peer); denial != nil {
 				return denial.Reason

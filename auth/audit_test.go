@@ -126,7 +126,7 @@ func TestRecordOfARequest(t *testing.T) {
 	claims := claimsOf(web)
 	claims.ID, claims.Issuer = "id-\u202e1", "https://issuer/"+strings.Repeat("i", 400)
 	jwt := identitytest.Sign(t, w.ring, claims)
-	p := must.Get(w.authenticator.Authenticate(request(jwt), web, peer))(t)
+	p := admitted(w.authenticator.Authenticate(request(jwt), web, peer))(t)
 	for _, test := range []struct {
 		method, path, wantMethod, wantPath string
 		status                             int

@@ -166,7 +166,7 @@ func TestPrincipal(t *testing.T) {
 		claims.ID = "jti"
 		want := &auth.Principal{Claims: claims, TaskGroup: demo.TaskGroup, KeyID: w.ring.List()[0].ID,
 			Capabilities: test.want}
-		got := must.Get(w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), test.owner, peer))(t)
+		got := admitted(w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), test.owner, peer))(t)
 		if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(auth.Principal{})); diff != "" {
 			t.Error(diff)
 		}

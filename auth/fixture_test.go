@@ -144,6 +144,17 @@ func claimsOf(owner auth.Owner) identity.Claims {
 	return c
 }
 
+// admitted is must.Get for a request: it ends the test if there is a denial. A nil *auth.Denial is no nil error.
+func admitted(p *auth.Principal, denial *auth.Denial) func(must.TB) *auth.Principal {
+	return func(tb must.TB) *auth.Principal {
+		tb.Helper()
+		if denial != nil {
+			tb.Fatal(denial)
+		}
+		return p
+	}
+}
+
 // token returns a good token for the owner.
 func (w *fixture) token(owner auth.Owner) string {
 	return identitytest.Sign(w.tb, w.ring, claimsOf(owner))

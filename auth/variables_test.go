@@ -24,7 +24,7 @@ func policyPrincipal(t *testing.T, policy *auth.Policy) *auth.Principal {
 	w.allocs.become(alloc)
 	claims := claimsOf(web)
 	claims.Subject = identity.Subject("global", namespace, jobID, group, "web", identity.DefaultName)
-	principal := must.Get(w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), web, peer))(t)
+	principal := admitted(w.authenticator.Authenticate(request(identitytest.Sign(t, w.ring, claims)), web, peer))(t)
 	return principal
 }
 
