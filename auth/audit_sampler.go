@@ -116,7 +116,6 @@ func (s *auditSampler) burstOf(k recordKind, r Record) *burst {
 	return s.rest[k]
 }
 
-// flush writes all counts.
 func (s *auditSampler) flush() {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()

@@ -22,7 +22,6 @@ type digest [blake2b.Size256]byte
 // guess, and one who knows it has the token anyway.
 type tag [2]uint64
 
-// tokenDigests computes digests and tags.
 type tokenDigests struct {
 	seeds   [2]maphash.Seed
 	digests sync.Pool // of *digester
@@ -34,7 +33,6 @@ type digester struct {
 	sum digest
 }
 
-// newTokenDigests returns tokenDigests with random keys.
 func newTokenDigests() *tokenDigests {
 	var key [blake2b.Size256]byte
 	_, _ = rand.Read(key[:]) // never fails: it ends the process instead
@@ -47,12 +45,10 @@ func newTokenDigests() *tokenDigests {
 	}
 }
 
-// tag returns the tag.
 func (t *tokenDigests) tag(token string) tag {
 	return tag{maphash.String(t.seeds[0], token), maphash.String(t.seeds[1], token)}
 }
 
-// digest returns the digest.
 func (t *tokenDigests) digest(token string) digest {
 	d := t.digests.Get().(*digester)
 	// The bytes are only read. A copy would leave the token in memory. Write never fails: see hash.Hash.

@@ -29,7 +29,6 @@ const (
 	retryAfterUnit = time.Second
 )
 
-// limits enforces Limits.
 type limits struct {
 	lookups  *ratelimit.Limiter[Owner]
 	refusals *ratelimit.Limiter[Owner] // per socket only
@@ -62,7 +61,6 @@ func newLimits(c Limits) (*limits, error) {
 // anyUser returns the key of a limit that is the task's, whichever of its users sends the requests.
 func (o Owner) anyUser() Owner { return Owner{AllocationID: o.AllocationID, Task: o.Task} }
 
-// limitReason returns which limit refused.
 func limitReason(d ratelimit.Decision) Reason {
 	if d.Scope == ratelimit.ScopeGlobal {
 		return GlobalLimited

@@ -23,7 +23,6 @@ func refused(why Reason, token *identity.Verified) verdict {
 	return verdict{why: why, from: &Principal{Claims: token.Claims, KeyID: token.KeyID}}
 }
 
-// limited reports whether a limit refused.
 func (v verdict) limited() bool { return v.why == CallerLimited || v.why == GlobalLimited }
 
 // countsAsFailure reports whether a verdict counts as a failed look-up: verdicts that needed a key or an allocation do.

@@ -61,7 +61,6 @@ func Preset(name string) (*Policy, bool) {
 	return &Policy{base: base}, true
 }
 
-// rule is one block.
 type rule struct {
 	label        string
 	allow, taken CapabilitySet
@@ -144,7 +143,6 @@ func (p *Policy) Idle(namespace string, tasks []string) []string {
 	return idle
 }
 
-// apply applies the rule to capabilities and to rules about variables.
 func (r *rule) apply(set CapabilitySet, paths []pathRule) (CapabilitySet, []pathRule) {
 	if r.denyAll {
 		return CapabilitySet(Authenticated), nil

@@ -115,7 +115,6 @@ func (p *policyParser) file(body hcl.Body) {
 // unknownPolicy is the mistake of a policy that has an unknown name.
 const unknownPolicy = `unknown policy %q; there are "read", "write" and "deny"`
 
-// rule parses a namespace or a task block.
 func (p *policyParser) rule(block *hcl.Block, schema *hcl.BodySchema, list *[]rule) {
 	r := rule{label: block.Labels[0]}
 	content, ok := p.content(block.Body, schema)
@@ -155,7 +154,6 @@ func (p *policyParser) rule(block *hcl.Block, schema *hcl.BodySchema, list *[]ru
 	*list = append(*list, r)
 }
 
-// machine parses a node or an agent block.
 func (p *policyParser) machine(block *hcl.Block) {
 	values := machineBlocks[block.Type]
 	if p.policy.decided&values["write"] != 0 {
@@ -198,7 +196,6 @@ func (p *policyParser) limits(block *hcl.Block) {
 	}
 }
 
-// paths parses a variables block.
 func (p *policyParser) paths(block *hcl.Block) (paths []pathRule) {
 	content, ok := p.content(block.Body, pathsSchema)
 	if len(content.Blocks) == 0 && ok {
@@ -222,7 +219,6 @@ func (p *policyParser) paths(block *hcl.Block) (paths []pathRule) {
 	return paths
 }
 
-// rights parses a list of rights on variables.
 func (p *policyParser) rights(expr hcl.Expression) (rights VariableRight) {
 	names, ok := p.list(expr, `["read", "write"]`)
 	denied := false
@@ -319,7 +315,6 @@ func (p *policyParser) text(expr hcl.Expression) (text string, ok bool) {
 	return "", false
 }
 
-// mistake adds an error at a place in the file.
 func (p *policyParser) mistake(at hcl.Range, format string, args ...any) {
 	words := fmt.Sprintf(format, args...)
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: words, Subject: &at})

@@ -31,7 +31,6 @@ var algorithms = []*algorithm{
 	{"ES512", jwt.SigningMethodES512, 132, 132},
 }
 
-// fits reports whether a signature may have n bytes.
 func (a *algorithm) fits(n int) bool { return a.shortest <= n && n <= a.longest }
 
 // algorithmOf returns the algorithm of that name, or nil.

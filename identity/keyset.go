@@ -34,7 +34,6 @@ type publicKey struct {
 	verifier any
 }
 
-// newPublicKey returns a key for tokens of ours.
 func newPublicKey(key ed25519.PublicKey) *publicKey {
 	p := &publicKey{alg: eddsa, bytes: [ed25519.PublicKeySize]byte(key)}
 	p.verifier = ed25519.PublicKey(p.bytes[:])

@@ -42,7 +42,6 @@ type storedKey struct {
 	Public    []byte    `json:"public"`
 }
 
-// seal returns the ring's file.
 func (s *storedRing) seal(sealKey []byte) ([]byte, error) {
 	aead, err := chacha20poly1305.NewX(sealKey)
 	if err != nil {
@@ -58,7 +57,6 @@ func (s *storedRing) seal(sealKey []byte) ([]byte, error) {
 	return aead.Seal(file, nonce, document, []byte(sealedFormat)), nil
 }
 
-// unseal reads the ring's file.
 func unseal(file, sealKey []byte) (*storedRing, error) {
 	aead, err := chacha20poly1305.NewX(sealKey)
 	if err != nil {

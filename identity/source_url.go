@@ -82,7 +82,6 @@ func (s *URLSource) Run(ctx context.Context, logger *slog.Logger) {
 	}
 }
 
-// fetch gets the document once.
 func (s *URLSource) fetch(ctx context.Context) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {

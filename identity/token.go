@@ -184,7 +184,6 @@ func (u *Unverified) readClaims() *Error {
 	return c.check()
 }
 
-// readAudience reads a string or an array of strings.
 func readAudience(r *strictjson.Reader) []string {
 	if r.IsString() {
 		return []string{r.Text()}

@@ -130,7 +130,6 @@ func (t *Verified) Within(allocationID, namespace, job string) *Verified {
 // Foreign reports whether another issuer's key verified the token.
 func (t *Verified) Foreign() bool { return t.key.issuer != nil }
 
-// trustedKey is a key and its issuer.
 type trustedKey struct {
 	*publicKey
 	issuer *Issuer // nil for our own

@@ -83,7 +83,6 @@ func parentsOf(name string) []string {
 	return found[:min(len(found), mostParents)]
 }
 
-// parent is a block with the SDK's type of its content.
 type parent struct {
 	block string
 	of    reflect.Type

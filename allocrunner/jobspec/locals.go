@@ -60,7 +60,6 @@ type localResolver struct {
 	diags  hcl.Diagnostics
 }
 
-// locals evaluates every local and returns them as one object.
 func (f *hclFile) locals(locals map[string][]*local, vars cty.Value) (cty.Value, hcl.Diagnostics) {
 	r := &localResolver{file: f, vars: vars, locals: locals, values: map[string]cty.Value{}, open: map[string]bool{},
 		failed: map[string]bool{}}

@@ -13,7 +13,6 @@ func notUTF8(v reflect.Value) bool {
 	return v.Kind() == reflect.String && !utf8.ValidString(v.String())
 }
 
-// eachMap calls f with every map within v.
 func eachMap(v reflect.Value, f func(reflect.Value)) {
 	find(v, func(part reflect.Value) bool {
 		if part.Kind() == reflect.Map {

@@ -22,7 +22,6 @@ var validationSchema = &hcl.BodySchema{
 	Attributes: []hcl.AttributeSchema{{Name: "condition", Required: true}, {Name: "error_message", Required: true}},
 }
 
-// variable is one declared input variable.
 type variable struct {
 	name        string
 	declared    hcl.Range

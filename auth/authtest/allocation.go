@@ -120,7 +120,6 @@ func (s *Server) run(index int, job Job) (err error) {
 	return os.MkdirAll(filepath.Join(dir, "alloc"), 0o700)
 }
 
-// newAllocation returns a running allocation.
 func newAllocation(id string, job Job) *api.Allocation {
 	spec := api.NewServiceJob(job.ID, job.ID, region, 50)
 	spec.Namespace, spec.Datacenters = &job.Namespace, []string{datacenter}
@@ -172,7 +171,6 @@ func (a *allocation) Wait(ctx context.Context, index uint64) *api.Allocation {
 	}
 }
 
-// change makes the allocation's next version.
 func (a *allocation) change(edit func(*api.Allocation)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

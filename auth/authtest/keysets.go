@@ -136,7 +136,6 @@ func foreignClaims() identity.Claims {
 	}
 }
 
-// newSigner returns a fresh key.
 func newSigner(alg string) (crypto.Signer, error) {
 	switch alg {
 	case "EdDSA":

@@ -53,7 +53,6 @@ func OIDC() Option { return option(func(c *config) { c.oidc = true }) }
 // machine is.
 func FrozenClock() Option { return option(func(c *config) { c.frozen = time.Now() }) }
 
-// config holds the values of the options.
 type config struct {
 	jobs     []Job
 	policy   string

@@ -232,7 +232,6 @@ func (s *Server) Advance(d time.Duration) {
 	}
 }
 
-// renew renews the token files that are due.
 func (s *Server) renew() {
 	for _, a := range s.allocs {
 		a.manager.Renew(s.running)
@@ -306,5 +305,4 @@ func (s *Server) wellKnown(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(document) // the client may be gone
 }
 
-// discard is the logger of all parts.
 var discard = slog.New(slog.DiscardHandler)

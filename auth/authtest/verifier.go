@@ -14,7 +14,6 @@ import (
 // VerifierOption changes the demands of RunVerifier.
 type VerifierOption func(d *demands)
 
-// demands are the demands on a verifier.
 type demands struct {
 	strict, rotation bool
 	skips            []skip

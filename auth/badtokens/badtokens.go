@@ -92,7 +92,6 @@ func (k Kind) Token(g Good) (string, error) {
 	return token, nil
 }
 
-// all is the catalogue.
 var all = sync.OnceValue(func() (all []Kind) {
 	for _, c := range []struct {
 		class Class
@@ -148,10 +147,8 @@ func forKeys(beginnings string, all []Kind) []Kind {
 	return all
 }
 
-// kinds returns kinds that every verifier must refuse.
 func kinds(reason auth.Reason, rows []row) []Kind { return like(Kind{Reason: reason}, rows) }
 
-// strict returns Strict kinds.
 func strict(reason auth.Reason, rows []row) []Kind {
 	return like(Kind{Reason: reason, Strict: true}, rows)
 }

@@ -47,10 +47,8 @@ func (b base) token(header, claims string) string {
 // sign adds a good signature to any text.
 func (b base) sign(signed string) string { return signed + "." + encode(string(b.Key.Sign(signed))) }
 
-// withHeader returns the good token under another header.
 func (b base) withHeader(header string) string { return b.token(header, b.claims().String()) }
 
-// withClaims returns the good token with other claims.
 func (b base) withClaims(claims string) string { return b.token(b.header(""), claims) }
 
 // unsigned returns what is signed of a token with that header and the good claims.
@@ -58,10 +56,8 @@ func (b base) unsigned(header string) string {
 	return encode(header) + "." + encode(b.claims().String())
 }
 
-// encode returns a segment.
 func encode(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 
-// quote returns s as a JSON string.
 func quote(s string) string { return encodeJSON(s) }
 
 // encodeJSON returns a value as JSON. A value that JSON can't express becomes its text.
@@ -78,7 +74,6 @@ func encodeJSON(value any) string {
 // document is a JSON object, by name. Its values are texts of JSON.
 type document map[string]string
 
-// claims returns the good claims.
 func (b base) claims() document {
 	d := document{}
 	all := b.Claims.ByName()
@@ -99,13 +94,11 @@ func (b base) operators() document {
 	return b.claims().without("nomad_task").with("sub", quote(subject)).with("taskapi_role", role)
 }
 
-// with sets a member.
 func (d document) with(name, value string) document {
 	d[name] = value
 	return d
 }
 
-// without removes a member.
 func (d document) without(name string) document {
 	delete(d, name)
 	return d

@@ -114,7 +114,6 @@ func headerKinds() []Kind {
 		}))
 }
 
-// typ makes a token with another typ.
 func typ(value string) maker { return header(`{"alg":%a,"kid":%k,"typ":` + value + `}`) }
 
 // embedded makes a token that a stranger's key has signed, with one more member in its header.

@@ -87,7 +87,6 @@ func (b base) hashed(options crypto.SignerOpts) string {
 	return text + "." + encode(string(b.Key.signHash(text, options)))
 }
 
-// signatureOf makes a token with the signature of a part of it.
 func signatureOf(part string) maker {
 	return func(b base) string { return b.segments("%h.%c.") + encode(string(b.Key.Sign(b.segments(part)))) }
 }

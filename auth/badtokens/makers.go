@@ -69,7 +69,6 @@ func claim(name, template string) maker {
 	}
 }
 
-// without makes a token that lacks a claim.
 func without(name string) maker {
 	return func(b base) string { return b.withClaims(b.claims().without(name).String()) }
 }

@@ -73,7 +73,6 @@ type Rule struct {
 	Until        int64  `json:"until"` // when all tokens that the rule refuses have expired
 }
 
-// check returns what is wrong with a rule.
 func (r *Rule) check(now int64) error {
 	switch {
 	case r.TokenID == "" && r.Before == 0:
@@ -221,7 +220,6 @@ func (l *List) Revoked(c *identity.Claims) bool {
 		s.before[scope{task: c.Task}], s.before[scope{c.AllocationID, c.Task}])
 }
 
-// now returns the current list.
 func (l *List) now() *snapshot {
 	s, now := l.current.Load(), l.clock().UnixNano()
 	since := time.Duration(now - l.looked.Load()) // negative when the clock was set back

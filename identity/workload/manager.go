@@ -118,7 +118,6 @@ func (m *Manager) look(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// tokens returns the tokens that are to be renewed.
 func (m *Manager) tokens() []*Tokens {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -189,7 +188,6 @@ func (m *Manager) Issue(task *api.Task, wi *api.WorkloadIdentity) (string, error
 	return token, err
 }
 
-// sign issues a token.
 func (m *Manager) sign(claims identity.Claims, now time.Time) (string, *metadata, error) {
 	token, err := m.config.Keyring.Sign(claims)
 	if err != nil {

@@ -169,13 +169,11 @@ func serve() {
 // lookEvery is how often a process looks at its use of memory and time.
 const lookEvery = 10 * time.Millisecond
 
-// usage is what a process has used.
 type usage struct {
 	cpu    time.Duration
 	memory uint64 // of the Go runtime, in bytes
 }
 
-// used returns what this process has used until now.
 func used() usage {
 	u := usage{memory: memory.InUse()}
 	var self unix.Rusage

@@ -82,7 +82,6 @@ type row struct {
 	fields string
 }
 
-// tables are the rules by struct and by the names of its fields.
 var tables = sync.OnceValue(func() map[reflect.Type]map[string]rule {
 	all := map[reflect.Type]map[string]rule{}
 	for of, rows := range map[reflect.Type][]row{

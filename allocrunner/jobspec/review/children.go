@@ -12,7 +12,6 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// parentLimits are about jobs that start children.
 var parentLimits = []limit[api.Job]{
 	{"type", `it must be "batch" or "sysbatch" for a job that is parameterized or periodic`, nil,
 		func(j *api.Job) bool {
@@ -71,7 +70,6 @@ var dispatchPayloadRows = []row[api.Task]{
 	{"dispatch_payload", Note, "the job has no payload, so there is no such file", nil},
 }
 
-// parent reviews what makes a job start children.
 func (r *reviewer) parent() {
 	if interfaces.IsParent(r.job) {
 		restrict(r, parentLimits, r.job)

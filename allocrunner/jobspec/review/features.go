@@ -121,7 +121,6 @@ var nomadServiceRows = []row[api.Service]{
 	{"canary_tags", Note, "there are no canaries; tags are used", nil},
 }
 
-// nomadCheckRows are about checks of services of provider "nomad".
 var nomadCheckRows = []row[api.ServiceCheck]{
 	{"failures_before_warning", Refused,
 		"a check here is a success or a failure, and never a warning; use failures_before_critical", nil},
@@ -132,7 +131,6 @@ var nomadCheckRows = []row[api.ServiceCheck]{
 		func(c *api.ServiceCheck) bool { return c.OnUpdate == api.OnUpdateIgnoreWarn }},
 }
 
-// checkRows are about all checks.
 var checkRows = []row[api.ServiceCheck]{
 	{"expose", Refused, "it is for Consul's service mesh", nil},
 	{"check advertise", Refused, "it is for Consul's service mesh", nil},

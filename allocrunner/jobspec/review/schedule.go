@@ -7,7 +7,6 @@ import (
 	"taskapi/allocrunner/schedule"
 )
 
-// schedule reviews when a task runs.
 func (r *reviewer) schedule(t *api.Task) {
 	if t.Schedule == nil {
 		return

@@ -72,7 +72,6 @@ func atLeast[T any, N int | time.Duration](feature string, least N) limit[T] {
 	}}
 }
 
-// apply adds a finding for each row of a table that the job part uses.
 func apply[T any](r *reviewer, rows []row[T], part *T) {
 	for _, row := range rows {
 		if row.uses(part) {

@@ -90,7 +90,6 @@ func (r *reviewer) restart(p *api.RestartPolicy) {
 	restrict(r, restartLimits, p)
 }
 
-// ports checks labels and numbers of a group's ports.
 func (r *reviewer) ports(n *api.NetworkResource) {
 	seen := map[string]bool{}
 	for _, p := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {

@@ -41,7 +41,6 @@ var volumeMountLimits = []limit[api.VolumeMount]{
 	among[api.VolumeMount]("volume_mount selinux_label", "", "z", "Z"),
 }
 
-// volumes reviews the volumes of the group.
 func (r *reviewer) volumes() {
 	for _, name := range slices.Sorted(maps.Keys(r.group.Volumes)) {
 		r.in("volume", name, func() {
@@ -73,7 +72,6 @@ func (r *reviewer) source(v *api.VolumeRequest) {
 	}
 }
 
-// mounts reviews how a task mounts volumes.
 func (r *reviewer) mounts(t *api.Task) {
 	driver, err := r.host.Drivers.Get(t.Driver)
 	links := err == nil && !driver.Capabilities().Mounts

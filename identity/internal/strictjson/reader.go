@@ -229,7 +229,6 @@ func (r *Reader) Skip() {
 	}
 }
 
-// number returns the text of a number.
 func (r *Reader) number() string {
 	if c := r.peek(); c != '-' && (c < '0' || c > '9') {
 		r.fail("want a number")

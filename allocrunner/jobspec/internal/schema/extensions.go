@@ -128,7 +128,6 @@ func (o operators) set(operand, value *string) {
 	*operand = cmp.Or(*operand, "=")
 }
 
-// nameOf returns the name of an argument by its hcl tag.
 func nameOf(field reflect.StructField) string {
 	name, _, _ := strings.Cut(field.Tag.Get("hcl"), ",")
 	return name
