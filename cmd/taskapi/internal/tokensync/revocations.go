@@ -26,9 +26,10 @@ const (
 	attemptTime = 5 * time.Second // for one use of the store
 	// forgetAfter is how long an expired rule stays, for machines whose clocks are behind.
 	forgetAfter = time.Hour
-	// spreadTime is how long a process waits at most before it writes a rule of this machine.
-	spreadTime = 250 * time.Millisecond
-	batch      = 64 // operations of a transaction
+	batch       = 64 // operations of a transaction
+	// spreadTime is how long a process waits at most before it writes a rule that another process of this machine has
+	// added. Mostly it hears meanwhile that the store has the rule.
+	spreadTime = time.Second
 )
 
 const revocationsPrefix = "fleet/revocations/"
@@ -78,8 +79,7 @@ func (s *Revocations) await(ctx context.Context, index uint64, here <-chan struc
 	go func() {
 		select {
 		case <-here:
-			// All processes of this machine see the change. The first of them that writes the rule saves the others that.
-			_ = wake.Sleep(waiting, rand.N(spreadTime))
+			_ = wake.Sleep(waiting, spreadTime/2+rand.N(spreadTime/2))
 			cancel()
 		case <-waiting.Done():
 		}
