@@ -169,6 +169,9 @@ func (s starts) start(ctx context.Context, parts []*part) {
 			})
 		}
 	})
+	if len(parts) > 0 {
+		_ = parts[0].jobLock.Close() // nothing was written, or update --all has the lock
+	}
 }
 
 // errNotStarted: a signal came first.

@@ -79,6 +79,14 @@ func (r *rollout) run(dataDir string) error {
 		return err
 	}
 	r.layout = running[0].Layout
+	lock, err := lockJob(ctx, r.layout, r.loaded.Job)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if running, err = allocationsOf(ctx, r.environment, dataDir, r.loaded.Job); err != nil {
+		return err
+	}
 	if slices.ContainsFunc(running, func(t base.Target) bool { return t.Layout.Dir != r.layout.Dir }) {
 		return base.Usagef("job %q runs in several data directories: give one with --data-dir", *r.loaded.Job.ID)
 	}

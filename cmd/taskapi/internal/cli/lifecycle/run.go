@@ -209,6 +209,7 @@ type request struct {
 	dispatch    *interfaces.Dispatch // what the flags dispatch; nil for nothing
 	name        *os.File             // the lock on the allocation's name; nil for none
 	before      *api.Allocation      // as it was last saved; nil if it is new
+	jobLock     *os.File             // of the first member's; see lockJob
 	lost        *api.Allocation      // the same, if its tasks did not run when it was started; otherwise nil
 	alloc       *api.Allocation      // as it would begin
 	loaded      *start.LoadedJob     // of a job file that has been read and reviewed; nil for one that has not

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -84,6 +85,13 @@ func (r *request) parts(ctx context.Context, cmd *cobra.Command, jobFile string)
 // prepare finds the parts that run already, checks the ports of the others, and writes variables.
 func (r *request) prepare(ctx context.Context, parts []*part) error {
 	first := parts[0]
+	if err := first.layout.MakeDir(); err != nil {
+		return err
+	}
+	var err error
+	if first.jobLock, err = lockJob(ctx, first.layout, r.loaded.Job); err != nil {
+		return err
+	}
 	running, err := first.layout.RunningOf(ctx, first.alloc.Namespace, first.alloc.JobID)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -141,10 +149,17 @@ func (r *request) prepare(ctx context.Context, parts []*part) error {
 		said.warn()
 		said.sayOwnUser()
 	}
-	if err := first.layout.MakeDir(); err != nil {
-		return err
-	}
 	return first.putVarItems(ctx)
+}
+
+// lockJob keeps other commands from starting or updating all allocations of the job, until the file is closed.
+func lockJob(ctx context.Context, l base.Layout, job *api.Job) (*os.File, error) {
+	lock, err := l.LockName(ctx, *job.Namespace, *job.ID, client.BusyTimeout)
+	if errors.Is(err, datadir.ErrNameInUse) {
+		err = fmt.Errorf("another command starts or updates the allocations of job %q, and has not ended for %v", *job.ID,
+			client.BusyTimeout)
+	}
+	return lock, err
 }
 
 // runsJob reports whether an allocation runs a version of a job.
