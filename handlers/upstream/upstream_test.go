@@ -494,6 +494,11 @@ func TestKeysInDoubt(t *testing.T) {
 				f.agent.jwks = []byte(`{"keys":[]}`)
 			}
 		},
+		"garbage": func(refuse bool) {
+			if f.agent.jwks = good; refuse {
+				f.agent.jwks = []byte(`{"keys":`)
+			}
+		},
 	} {
 		f.until("a read is answered", func() bool { return f.do("web", "GET", path, token, "").status == 200 })
 		f.agent.kill()
