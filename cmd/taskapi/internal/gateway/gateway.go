@@ -224,8 +224,9 @@ func (l live) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 // mostVariable is how long a variable may be in JSON. Nomad takes 64 KiB before it is written as JSON.
 const mostVariable = 512 << 10
 
-// allowed decides by the policy whether a caller may send a request. An encoded slash may be a part of a name, or divide
-// names, as Nomad reads it: the caller needs the rights of both. Errors: an *auth.Denial, and what a body is refused for.
+// allowed decides by the policy whether a caller may send a request. An encoded slash may be a part of a name, or
+// divide names, as Nomad reads it: the caller needs the rights of both. Errors: an *auth.Denial, and those of
+// namespaceOf.
 func allowed(a *auth.Authenticator, r *http.Request, p *auth.Principal) error {
 	path := cmp.Or(r.URL.RawPath, r.URL.Path)
 	anyOf, known := handlers.Needs(r.Method, path)
@@ -378,7 +379,7 @@ func ownDir(path string) error {
 // watch logs when the file at a path of ours is another one: a task that may write to the directory above has put a
 // socket there, and would get the tokens that clients send.
 func watch(ctx context.Context, paths []string, logger *slog.Logger) {
-	ours := make([]os.FileInfo, len(paths))
+	ours, lost := make([]os.FileInfo, len(paths)), make([]bool, len(paths))
 	for i, path := range paths {
 		ours[i], _ = os.Stat(path) // it is ours, if somebody has just replaced it, from now on
 	}
@@ -392,10 +393,13 @@ func watch(ctx context.Context, paths []string, logger *slog.Logger) {
 		}
 		for i, path := range paths {
 			now, err := os.Stat(path)
-			if (err != nil || !os.SameFile(now, ours[i])) && ours[i] != nil {
+			was := lost[i]
+			switch lost[i] = err != nil || !os.SameFile(now, ours[i]); {
+			case lost[i] && !was:
 				logger.Error("the socket of a task is gone or another file: another task may take the tokens that are sent there",
 					"path", path)
-				ours[i] = nil // once
+			case was && !lost[i]:
+				logger.Info("the socket of a task is in its place again", "path", path)
 			}
 		}
 	}

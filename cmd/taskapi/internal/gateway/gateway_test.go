@@ -202,6 +202,10 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the log says it", func() bool { return logs.has("another task may take the tokens") && logs.has(paths[0]) })
+	if err := os.Rename(paths[0]+".old", paths[0]); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the log says that it is back", func() bool { return logs.has("in its place again") })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
