@@ -599,7 +599,6 @@ func TestFailures(t *testing.T) {
 		{"another region", `{{ nomadVar "a@default.elsewhere" }}`, "there is one region here, global"},
 		{"no Consul", `{{ key "a" }}`, "Template failed: kv.block(a): no agent of Consul is configured: set consul.address"},
 		{"no Vault", `{{ secret "a" "b=c" }}`, "the task has no token of Vault: set vault.address, and give the task a"},
-		{"an endless loop", `{{ range loop 9000000000000000000 }}{{ end }}`, "Template failed: the templates need more than"},
 		{"10 GB", `{{ $s := sprig_repeat 1000000 "x" }}{{ range loop 10000 }}{{ $s }}{{ end }}`, "may render 16 MiB"},
 		{"memory", `{{ $s := sprig_repeat 9000000000 "x" }}`, "MiB of memory"},
 		{"recursion", `{{ define "t" }}{{ executeTemplate "t" }}{{ end }}{{ template "t" }}`, "Template failed: "},

@@ -212,6 +212,7 @@ func TestLockOfAnotherUser(t *testing.T) {
 		t.Skip("needs root, to become another user")
 	}
 	port := freePort(t)
+	t.Setenv("TMPDIR", "/tmp") // where every user may write
 	startOther(t, asStranger(t, "-test.run=^TestOtherProcess$"), fmt.Sprintf("%s=0.0.0.0:%d", lockEnv, port))
 	r := must.Get(locked("127.0.0.1", port))(t)
 	r.Close()
