@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestCopyWhileWritten copies a data directory while its variables and its allocation's state are written. Each copy
@@ -15,9 +17,7 @@ import (
 func TestCopyWhileWritten(t *testing.T) {
 	bin := programs(t)
 	place, err := os.MkdirTemp("", "copy") // short: sockets lie in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	t.Cleanup(func() { os.RemoveAll(place) })
 	taskapi := func(data string, args ...string) (string, error) {
 		command := exec.Command(filepath.Join(bin, "taskapi"), args...)

@@ -116,8 +116,7 @@ func TestContributing(t *testing.T) {
 		}
 		named[path] = true
 	}
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-C", root, "./...").Output()
-	must.OK(t, err)
+	out := must.Get(exec.CommandContext(t.Context(), "go", "list", "-C", root, "./...").Output())(t)
 	for pkg := range strings.FieldsSeq(string(out)) {
 		pkg = strings.TrimPrefix(pkg, "taskapi/")
 		if folder := filepath.Dir(pkg); !named[pkg] && !named[folder] && !named[filepath.Dir(folder)] {

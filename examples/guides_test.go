@@ -187,8 +187,7 @@ func guideScript(text, before string, isRoot bool) string {
 
 // withEtcd starts the etcd server whose address the page's settings have.
 func withEtcd(t *testing.T, place string) {
-	text, err := os.ReadFile(filepath.Join(place, "taskapi.hcl"))
-	must.OK(t, err)
+	text := must.Read(t, filepath.Join(place, "taskapi.hcl"))
 	address := regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(string(text))
 	peer := "http://127.0.0.1:" + freePort(t)
 	cmd := exec.Command("etcd", "--data-dir", t.TempDir(), "--unsafe-no-fsync",
@@ -274,8 +273,7 @@ END
 // freePort returns a port on which nobody listens.
 func freePort(t *testing.T) string {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	free := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer free.Close()
 	return strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
 }

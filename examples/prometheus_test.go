@@ -78,8 +78,7 @@ func TestPrometheus(t *testing.T) {
 		found) != 1 {
 		t.Errorf("the allocation's status is %v", found)
 	}
-	text, err := os.ReadFile("prometheus/dashboard.json")
-	must.OK(t, err)
+	text := must.Read(t, "prometheus/dashboard.json")
 	var d dashboard
 	if err := json.Unmarshal(text, &d); err != nil || len(d.Panels) == 0 {
 		t.Fatalf("the dashboard has no panels: %v", err)
@@ -145,8 +144,7 @@ func startPrometheus(t *testing.T, target string) string {
 	config = bytes.ReplaceAll(config, []byte("127.0.0.1:9100"), []byte(target))
 	config = bytes.ReplaceAll(config, []byte("scrape_interval: 15s"), []byte("scrape_interval: 1s"))
 	must.OK(t, os.WriteFile(path, config, 0o600))
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must.OK(t, err)
+	free := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	address := free.Addr().String()
 	free.Close()
 	var log bytes.Buffer
@@ -180,8 +178,7 @@ func startPrometheus(t *testing.T, target string) string {
 // query returns what an expression finds.
 func query(t *testing.T, base, expr string) []json.RawMessage {
 	t.Helper()
-	answer, err := http.Get(base + "/api/v1/query?query=" + url.QueryEscape(expr))
-	must.OK(t, err)
+	answer := must.Get(http.Get(base + "/api/v1/query?query=" + url.QueryEscape(expr)))(t)
 	defer answer.Body.Close()
 	var found struct {
 		Status, Error string

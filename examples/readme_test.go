@@ -133,8 +133,7 @@ func readmeScript(t *testing.T, here string, isRoot bool) string {
 
 // TestReadmeCommands: the README lists the commands that the help lists, in the same groups and order.
 func TestReadmeCommands(t *testing.T) {
-	help, err := exec.CommandContext(t.Context(), filepath.Join(programs(t), "taskapi"), "--help").Output()
-	must.OK(t, err)
+	help := must.Get(exec.CommandContext(t.Context(), filepath.Join(programs(t), "taskapi"), "--help").Output())(t)
 	var want []string
 	for _, found := range regexp.MustCompile(`(?m)^  (?:([a-z]+)  .*|([a-z]+))$`).FindAllSubmatch(help, -1) {
 		want = append(want, string(found[1])+string(found[2]))

@@ -43,8 +43,7 @@ func TestUnit(t *testing.T) {
 		cmd.Env = append(os.Environ(), "TASKAPI_DATA_DIR="+data,
 			"TASKAPI_CONFIG="+filepath.Join(packaging, "etc", "taskapi.hcl"))
 		cmd.Stderr = t.Output()
-		out, err := cmd.StdoutPipe()
-		must.OK(t, err)
+		out := must.Get(cmd.StdoutPipe())(t)
 		must.OK(t, cmd.Start())
 		lines := bufio.NewReader(out)
 		for {
@@ -86,8 +85,7 @@ func TestUnit(t *testing.T) {
 // greeter returns the process of the task whose allocation is in the data directory.
 func greeter(t *testing.T, data string) string {
 	t.Helper()
-	environs, err := filepath.Glob("/proc/[0-9]*/environ")
-	must.OK(t, err)
+	environs := must.Get(filepath.Glob("/proc/[0-9]*/environ"))(t)
 	for _, path := range environs {
 		env, _ := os.ReadFile(path)
 		if strings.Contains(string(env), "NOMAD_ALLOC_DIR="+data) {

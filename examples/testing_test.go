@@ -51,8 +51,7 @@ func TestTestingDoc(t *testing.T) {
 			}
 		}
 	}
-	here, err := filepath.Abs(root)
-	must.OK(t, err)
+	here := must.Get(filepath.Abs(root))(t)
 	place := t.TempDir()
 	must.OK(t, os.Symlink(here, filepath.Join(place, "taskapi")))
 	must.OK(t, os.Mkdir(filepath.Join(place, "client"), 0o755))

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/cluster/memory"
+	"taskapi/internal/must"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -277,9 +278,7 @@ func TestTakeover(t *testing.T) {
 		if err := first.Release(t.Context(), false); err != nil {
 			t.Errorf("release of a claim that is lost: %v", err)
 		}
-		if err := second.Release(t.Context(), false); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, second.Release(t.Context(), false))
 		began = time.Now()
 		third, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
 		if waited := time.Since(began); err != nil || waited > 0 {
@@ -291,9 +290,7 @@ func TestTakeover(t *testing.T) {
 			ended <- err
 		}()
 		synctest.Wait()
-		if err := third.Release(t.Context(), true); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, third.Release(t.Context(), true))
 		if err := <-ended; !errors.Is(err, claim.ErrComplete) {
 			t.Errorf("a standby of a complete allocation: %v", err)
 		}
@@ -328,9 +325,7 @@ func TestTamperedClaim(t *testing.T) {
 					err = early.Release(t.Context(), false)
 				}
 				released, _, getErr := all[0].Get(t.Context(), prefix+"holder")
-				if err := errors.Join(err, getErr); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, errors.Join(err, getErr))
 				ctx, cancel := context.WithCancel(t.Context())
 				var living sync.WaitGroup
 				for _, m := range all {
@@ -365,23 +360,15 @@ func TestFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := machines(2)
 		first, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		put := func(s cluster.Store, value string) error {
 			_, err := s.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{{Key: "k", Value: []byte(value)}}})
 			return err
 		}
-		if err := put(first.Fenced(), "first"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, put(first.Fenced(), "first"))
 		second, _, err := claim.Await(t.Context(), all[1].config(), claim.Waiting{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := put(second.Fenced(), "second"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
+		must.OK(t, put(second.Fenced(), "second"))
 		if err := put(first.Fenced(), "first"); !errors.Is(err, claim.ErrLost) || !errors.Is(err, cluster.ErrUnavailable) {
 			t.Errorf("a write after the loss: %v", err)
 		}
@@ -404,9 +391,7 @@ func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := machines(2)
 		first, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		time.Sleep(8 * time.Second)
 		again := claim.Resume(all[0].link, first.Saved())
 		end, changed := again.Until()
@@ -435,9 +420,7 @@ func TestAgain(t *testing.T) {
 	start := func(t *testing.T) (all []*machine, first, copied *claim.Claim, kept *claim.Saved) {
 		all, kept = machines(2), new(claim.Saved)
 		first, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		copied = claim.Again(all[1].link, first.Saved(), func(s claim.Saved) error { *kept = s; return nil })
 		if _, err := copied.Fenced().Commit(t.Context(), cluster.Txn{
 			Then: []cluster.Operation{{Key: "k"}}}); !errors.Is(err, cluster.ErrUnavailable) || errors.Is(err, claim.ErrLost) {
@@ -508,9 +491,7 @@ func TestALateRenewalIsLogged(t *testing.T) {
 		c, _, err := claim.Await(t.Context(), claim.Config{Store: l, Name: name,
 			Holder: claim.Holder{AllocID: "a", NodeName: "a"},
 			Now:    func() time.Duration { return time.Since(began) + time.Second }}, claim.Waiting{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		var log bytes.Buffer
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan struct{})

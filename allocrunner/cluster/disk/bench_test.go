@@ -127,7 +127,7 @@ func BenchmarkWriters(b *testing.B) {
 				var counts []int
 				for i, p := range running {
 					for range processes[i] {
-						counts = append(counts, must(strconv.Atoi(p.line(b))))
+						counts = append(counts, orExit(strconv.Atoi(p.line(b))))
 						total += float64(counts[len(counts)-1])
 					}
 				}
@@ -141,14 +141,14 @@ func BenchmarkWriters(b *testing.B) {
 
 // writeOn writes until a time, in as many goroutines as keys are given, and prints how often each has written.
 func writeOn() {
-	s, end := disk.New(os.Args[1]), time.Unix(0, must(strconv.ParseInt(os.Args[2], 10, 64)))
+	s, end := disk.New(os.Args[1]), time.Unix(0, orExit(strconv.ParseInt(os.Args[2], 10, 64)))
 	var writers sync.WaitGroup
 	for _, key := range os.Args[3:] {
 		writers.Go(func() {
 			count := 0
 			for ; time.Now().Before(end); count++ {
 				set := clustertest.Txn(clustertest.Set(key, strings.Repeat("v", benchValue)))
-				must(s.Commit(context.Background(), set))
+				orExit(s.Commit(context.Background(), set))
 			}
 			fmt.Println(count)
 		})

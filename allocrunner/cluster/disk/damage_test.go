@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/disk"
+	"taskapi/internal/must"
 	"taskapi/internal/privatefile"
 	"taskapi/internal/safedir"
 )
@@ -32,26 +33,19 @@ func filled(t testing.TB) (dir string, before, after []byte) {
 	clustertest.Put(t, s, "k", "one")
 	before = readLog(t, dir)
 	clustertest.Commit(t, s, clustertest.Txn(clustertest.Set("k", "two"), clustertest.Set("l", "two")))
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Close())
 	return dir, before, readLog(t, dir)
 }
 
 func readLog(t testing.TB, dir string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Read(t, filepath.Join(dir, "log"))
 	return data
 }
 
 func writeLog(t testing.TB, dir string, data []byte) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, "log"), data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(dir, "log"), data, 0o600))
 }
 
 // seal makes a header valid after a change.
@@ -161,9 +155,7 @@ func TestDamage(t *testing.T) {
 			writeLog(t, dir, after)
 		},
 		"gone": func(t *testing.T, dir string, _, _ []byte) {
-			if err := os.Remove(filepath.Join(dir, "log")); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Remove(filepath.Join(dir, "log")))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,12 +183,8 @@ func TestOlderLogIsNotBelieved(t *testing.T) {
 	opened := open(t, dir)
 	clustertest.Get(t, opened, "k")
 	backup := filepath.Join(dir, "backup")
-	if err := os.WriteFile(backup, before, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(backup, filepath.Join(dir, "log")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(backup, before, 0o600))
+	must.OK(t, os.Rename(backup, filepath.Join(dir, "log")))
 	_, _, err := opened.Get(t.Context(), "k")
 	wantDamaged(t, dir, "under an open store", err)
 	restored := open(t, dir)
@@ -220,9 +208,7 @@ func TestBackup(t *testing.T) {
 			clustertest.Put(t, s, "mine", fmt.Sprint(n))
 		}
 		copied := scratch(t)
-		if err := os.MkdirAll(copied, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(copied, 0o700))
 		writeLog(t, copied, readLog(t, dir))
 		if e := clustertest.Get(t, open(t, copied), "mine"); string(e.Value) != "4" || e.ModifyIndex < index+5 {
 			t.Fatalf("%q at %d, after %d", e.Value, e.ModifyIndex, index)
@@ -234,9 +220,7 @@ func TestBackup(t *testing.T) {
 // The error says what to do.
 func TestUnsafePlaces(t *testing.T) {
 	target := filepath.Join(t.TempDir(), "target")
-	if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(target, []byte("precious"), 0o600))
 	link := func(name string) func(dir string) error {
 		return func(dir string) error {
 			return errors.Join(os.Mkdir(dir, 0o700), os.Symlink(target, filepath.Join(dir, name)))
@@ -286,12 +270,8 @@ func TestUnsafePlaces(t *testing.T) {
 				t.Skip("needs another user, and so root")
 			}
 			dir := filepath.Join(t.TempDir(), "data", "cluster")
-			if err := os.Mkdir(filepath.Dir(dir), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := tc.plant(dir); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.Mkdir(filepath.Dir(dir), 0o755))
+			must.OK(t, tc.plant(dir))
 			_, err := open(t, dir).Commit(t.Context(), clustertest.Txn(clustertest.Set("k", "v")))
 			if !errors.Is(err, tc.want) || !errors.Is(err, cluster.ErrUnavailable) ||
 				!strings.Contains(err.Error(), filepath.Dir(dir)) ||
@@ -308,9 +288,7 @@ func TestUnsafePlaces(t *testing.T) {
 // TestNothingBeforeItsUse: a store that is never used makes no files.
 func TestNothingBeforeItsUse(t *testing.T) {
 	dir := scratch(t)
-	if err := disk.New(dir).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, disk.New(dir).Close())
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("there is a directory: %v", err)
 	}
@@ -324,9 +302,7 @@ func TestUnfinishedRewriting(t *testing.T) {
 	seal(after)
 	writeLog(t, dir, after)
 	draft := filepath.Join(dir, "log.new")
-	if err := os.WriteFile(draft, []byte("half a log"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(draft, []byte("half a log"), 0o600))
 	s := open(t, dir)
 	for _, when := range []string{"opening", "a commit"} {
 		clustertest.Put(t, s, "k", "three")

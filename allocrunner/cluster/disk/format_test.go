@@ -7,20 +7,16 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/internal/must"
 )
 
 // TestLogOfFormat1 reads a log that an earlier version of taskapi has written before its machine failed. The log was
 // rewritten with a damaged value and a lease in it. Then it got a change that its header notes, a whole one that the
 // header does not note, and two thirds of another one.
 func TestLogOfFormat1(t *testing.T) {
-	data, err := os.ReadFile("testdata/format1.log")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Read(t, "testdata/format1.log")
 	dir := scratch(t)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(dir, 0o700))
 	writeLog(t, dir, data)
 	s := open(t, dir)
 	page := clustertest.List(t, s, cluster.Span{})

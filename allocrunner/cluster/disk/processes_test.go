@@ -22,6 +22,7 @@ import (
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/disk"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // The other processes of a test are this test binary in one of these roles. Their arguments are the directory of a
@@ -38,7 +39,7 @@ var roles = map[string]func(){
 	"keep":  func() { _ = unix.Pause() },
 }
 
-func must[T any](value T, err error) T {
+func orExit[T any](value T, err error) T {
 	if err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
@@ -61,12 +62,8 @@ func start(t testing.TB, role, dir string, args ...string) process {
 // stop stops a process, and returns when none of its threads runs.
 func (p process) stop(t testing.TB) {
 	t.Helper()
-	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Waitid(unix.P_PID, p.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGSTOP))
+	must.OK(t, unix.Waitid(unix.P_PID, p.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil))
 }
 
 // line returns the next line that a process prints.
@@ -80,10 +77,7 @@ func (p process) line(t testing.TB) string {
 }
 
 func size(t testing.TB, dir string) int64 {
-	info, err := os.Stat(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := must.Get(os.Stat(filepath.Join(dir, "log")))(t)
 	return info.Size()
 }
 
@@ -101,10 +95,10 @@ func watched(t *testing.T, role string) (s *disk.Store, p process, dir string) {
 // watch waits for changes, and prints them.
 func watch() {
 	s := disk.New(os.Args[1])
-	index := must(s.List(context.Background(), cluster.Span{Limit: 1})).Index
+	index := orExit(s.List(context.Background(), cluster.Span{Limit: 1})).Index
 	fmt.Println(index)
 	for {
-		changes := must(s.Watch(context.Background(), "k", index))
+		changes := orExit(s.Watch(context.Background(), "k", index))
 		fmt.Println(changes.Keys, changes.Gap)
 		index = changes.Index
 	}
@@ -113,12 +107,12 @@ func watch() {
 // poll waits as watch does, but with only as many descriptors as the store has files: none is left for inotify.
 func poll() {
 	r, w, err := os.Pipe() // which has the runtime open its own
-	must(0, err)
+	orExit(0, err)
 	r.Close()
 	w.Close()
 	last, files := 0, []*os.File(nil)
 	for range 4 {
-		f := must(os.Open(os.DevNull))
+		f := orExit(os.Open(os.DevNull))
 		last = int(f.Fd())
 		files = append(files, f)
 	}
@@ -126,9 +120,9 @@ func poll() {
 		f.Close()
 	}
 	var limit unix.Rlimit
-	must(0, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	orExit(0, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	limit.Cur = uint64(last + 1)
-	must(0, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	orExit(0, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	go watch()
 	_ = unix.Pause()
 }
@@ -137,10 +131,7 @@ func poll() {
 func TestWatchWithoutInotify(t *testing.T) {
 	t.Parallel()
 	s, p, _ := watched(t, "poll")
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := must.Get(os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid)))(t)
 	for _, fd := range fds {
 		if target, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", p.Process.Pid, fd.Name())); strings.Contains(target,
 			"inotify") {
@@ -180,9 +171,7 @@ func TestWatchMissesNothing(t *testing.T) {
 	for range 80 {
 		clustertest.Put(t, s, "other", strings.Repeat("v", 20<<10))
 	}
-	if err := p.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGCONT))
 	got := p.line(t)
 	if got == "[k] false" { // it had just found that the log has its name: it reads that log to its end first
 		clustertest.Put(t, s, "k", "w")
@@ -197,8 +186,8 @@ func TestWatchMissesNothing(t *testing.T) {
 // too.
 func holdLease() {
 	s := disk.New(os.Args[1])
-	lease := must(s.Hold(context.Background(), "alloc"))
-	must(s.Commit(context.Background(), clustertest.Txn(
+	lease := orExit(s.Hold(context.Background(), "alloc"))
+	orExit(s.Commit(context.Background(), clustertest.Txn(
 		clustertest.Leased("k/1", "v", "alloc"), clustertest.Leased("k/2", "v", "alloc"))))
 	pid := 0
 	if len(os.Args) > 2 {
@@ -206,7 +195,7 @@ func holdLease() {
 		cmd.Env = append(os.Environ(), roleVariable+"=keep")
 		cmd.ExtraFiles = lease.Files()
 		if err := cmd.Start(); err != nil {
-			must(0, err)
+			orExit(0, err)
 		}
 		pid = cmd.Process.Pid
 	}
@@ -223,9 +212,7 @@ func TestLeaseEndsWithItsHolders(t *testing.T) {
 			dir := scratch(t)
 			p := start(t, "hold", dir, "with a keeper")
 			keeper, err := strconv.Atoi(p.line(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 			t.Cleanup(func() { _ = unix.Kill(keeper, unix.SIGKILL) }) // in case of an error before
 			observer := open(t, dir)
 			begin := clustertest.List(t, observer, cluster.Span{Prefix: "k/"})
@@ -241,9 +228,7 @@ func TestLeaseEndsWithItsHolders(t *testing.T) {
 			if opened == "later" {
 				observer.Close()
 			}
-			if err := unix.Kill(keeper, unix.SIGKILL); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, unix.Kill(keeper, unix.SIGKILL))
 			gone(t, keeper)
 			if opened == "later" {
 				observer = open(t, dir)
@@ -296,9 +281,7 @@ func gone(t testing.TB, pid int) {
 	if errors.Is(err, syscall.ESRCH) {
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	defer unix.Close(fd)
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
@@ -312,10 +295,7 @@ func gone(t testing.TB, pid int) {
 }
 
 func files(t testing.TB, dir string) (names []string) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must.Get(os.ReadDir(dir))(t)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -324,9 +304,9 @@ func files(t testing.TB, dir string) (names []string) {
 
 // holdLock takes the lock as a Commit does, and keeps it.
 func holdLock() {
-	f := must(os.OpenFile(filepath.Join(os.Args[1], "lock"), os.O_RDWR, 0))
-	must(0, unix.Flock(int(f.Fd()), unix.LOCK_EX))
-	must(fmt.Fprintf(f, "%-19d\n", os.Getpid()))
+	f := orExit(os.OpenFile(filepath.Join(os.Args[1], "lock"), os.O_RDWR, 0))
+	orExit(0, unix.Flock(int(f.Fd()), unix.LOCK_EX))
+	orExit(fmt.Fprintf(f, "%-19d\n", os.Getpid()))
 	fmt.Println("locked")
 	_ = unix.Pause()
 }
@@ -340,9 +320,7 @@ func TestHangingWriter(t *testing.T) {
 	index := clustertest.Put(t, s, "k", "v")
 	p := start(t, "lock", dir)
 	p.line(t)
-	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Process.Signal(syscall.SIGSTOP))
 	for name, write := range map[string]func(context.Context) error{
 		"commit": func(ctx context.Context) error {
 			_, err := s.Commit(ctx, clustertest.Txn(clustertest.Set("k", "w")))
@@ -379,20 +357,20 @@ func TestHangingWriter(t *testing.T) {
 // takeTurns commits as often as a number says, in as many goroutines as keys are given, and prints how many commits of
 // others there were while each commit waited.
 func takeTurns() {
-	s, count := disk.New(os.Args[1]), must(strconv.Atoi(os.Args[2]))
+	s, count := disk.New(os.Args[1]), orExit(strconv.Atoi(os.Args[2]))
 	ctx := context.Background()
 	var writers sync.WaitGroup
 	for _, key := range os.Args[3:] {
 		writers.Go(func() {
 			for range count {
 				_, before, err := s.Get(ctx, "k")
-				must(0, err)
+				orExit(0, err)
 				set := clustertest.Txn(clustertest.Set("k"+key, "v"))
 				after, err := s.Commit(ctx, set)
 				for errors.Is(err, cluster.ErrUnavailable) && !errors.Is(err, cluster.ErrUncertain) { // a disk stood still
 					after, err = s.Commit(ctx, set)
 				}
-				fmt.Println(must(after, err) - before)
+				fmt.Println(orExit(after, err) - before)
 			}
 		})
 	}
@@ -403,7 +381,7 @@ func takeTurns() {
 func (p process) waits(t *testing.T, count int) (waits []int) {
 	t.Helper()
 	for range count {
-		waits = append(waits, must(strconv.Atoi(p.line(t))))
+		waits = append(waits, orExit(strconv.Atoi(p.line(t))))
 	}
 	slices.Sort(waits)
 	return waits
@@ -454,15 +432,10 @@ func TestAStoppedWriterWaits(t *testing.T) {
 	if err == nil {
 		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	p := start(t, "take", dir, "1", "0")
 	for waits := false; !waits; time.Sleep(time.Millisecond) { // another process's doing can only be polled for
-		places, err := os.ReadFile(filepath.Join(dir, "queue"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		places := must.Read(t, filepath.Join(dir, "queue"))
 		waits = len(bytes.Trim(places, "\x00")) > 0
 	}
 	p.stop(t)
@@ -476,17 +449,10 @@ func TestAStoppedWriterWaits(t *testing.T) {
 // opened again, since the lock that made the place its own is gone.
 func TestAPlaceInTheQueueEndsWithItsFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Mkdir(dir, 0o700))
+	lock := must.Get(os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600))(t)
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
 	s := disk.New(dir)
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -494,9 +460,7 @@ func TestAPlaceInTheQueueEndsWithItsFile(t *testing.T) {
 	if _, _, err := s.Get(ctx, "k"); !errors.Is(err, cluster.ErrUnavailable) || s.Place() == 0 {
 		t.Fatalf("while another has the lock: %v, place %d", err, s.Place())
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_UN); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, unix.Flock(int(lock.Fd()), unix.LOCK_UN))
 	if _, _, err := s.Get(t.Context(), "k"); err != nil || s.Place() != 0 {
 		t.Errorf("afterwards: %v, place %d; want none", err, s.Place())
 	}

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/disk"
+	"taskapi/internal/must"
 )
 
 // overwrite changes some bytes of the log in place, as a failing disk does.
@@ -23,12 +24,8 @@ func overwrite(t *testing.T, dir, what, by string) {
 	if err != nil || at < 0 || len(what) != len(by) {
 		t.Fatalf("%q at byte %d: %v", what, at, err)
 	}
-	if _, err := f.WriteAt([]byte(by), int64(at)); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.WriteAt([]byte(by), int64(at)))(t)
+	must.OK(t, f.Close())
 }
 
 // rewritten commits until the log has been rewritten.
@@ -51,9 +48,7 @@ func TestDamagedValueIsCarried(t *testing.T) {
 	clustertest.Put(t, s, "bad", "older value")
 	index := clustertest.Put(t, s, "bad", "precious value")
 	lease, err := s.Hold(t.Context(), "owner")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	leased := clustertest.Commit(t, s, clustertest.Txn(clustertest.Leased("leased", "a leased value", "owner")))
 	clustertest.Put(t, s, "good", "value")
 	overwrite(t, dir, "precious value", "precious vXlue")
@@ -84,9 +79,7 @@ func TestDamagedValueIsCarried(t *testing.T) {
 		}
 	}
 
-	if err := lease.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, lease.Close())
 	other := open(t, dir)
 	if e := clustertest.Get(t, other, "leased"); e.ModifyIndex != 0 {
 		t.Errorf("after the end of its lease: %v", e)
@@ -106,9 +99,7 @@ func TestLogThatCannotBeRewritten(t *testing.T) {
 	s := open(t, dir)
 	draft := filepath.Join(dir, "log.new")
 	clustertest.Put(t, s, "k", "v")
-	if err := os.MkdirAll(filepath.Join(draft, "in the way"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(filepath.Join(draft, "in the way"), 0o700))
 	large := []cluster.Operation{clustertest.Set("large", strings.Repeat("v", cluster.MaxValueBytes))}
 	const most = 16 * cluster.MaxValueBytes
 	s.SetMaxLog(most)
@@ -124,9 +115,7 @@ func TestLogThatCannotBeRewritten(t *testing.T) {
 	if e := clustertest.Get(t, s, "k"); string(e.Value) != "v" {
 		t.Errorf("got %q", e.Value)
 	}
-	if err := os.RemoveAll(draft); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(draft))
 	clustertest.Commit(t, open(t, dir), cluster.Txn{Then: large})
 	if size(t, dir) > 3*cluster.MaxValueBytes {
 		t.Errorf("the log has %d bytes", size(t, dir))

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -117,10 +118,7 @@ func newFixture(t *testing.T) *fixture {
 	logger := slog.New(slog.NewTextHandler(f.log, nil))
 	f.one, f.two = f.registry.Provider(alloc(one), logger), f.registry.Provider(alloc(two), logger)
 	for _, id := range []string{one, two} {
-		lease, err := f.store.Hold(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		lease := must.Get(f.store.Hold(t.Context(), id))(t)
 		f.leases[id] = lease
 	}
 	return f
@@ -160,7 +158,5 @@ func (f *fixture) want(t *testing.T, want ...string) {
 
 func register(t *testing.T, p *registry.Provider, services ...*interfaces.ServiceInstance) {
 	t.Helper()
-	if err := p.Register(t.Context(), services); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, p.Register(t.Context(), services))
 }

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/cluster/registry"
+	"taskapi/internal/must"
 )
 
 // TestWait: a wait ends with a change of its services, at once with an earlier change, and with its context.
@@ -97,16 +98,12 @@ func TestFeed(t *testing.T) {
 		elsewhere.Namespace = "prod"
 		register(t, f.registry.Provider(prod, slog.New(slog.DiscardHandler)), elsewhere)
 		want()
-		if _, err := f.registry.Deregister(t.Context(), "default", "web", instance(one, "web", 0).ID); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.registry.Deregister(t.Context(), "default", "web", instance(one, "web", 0).ID))(t)
 		want("web 81 true")
 		f.store.set(func(s *flakyStore) { s.gap = true })
 		register(t, f.one, instance(one, "new", 2))
 		want("new 2 false")
-		if err := f.one.Deregister(t.Context(), []string{instance(one, "new", 0).ID}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.one.Deregister(t.Context(), []string{instance(one, "new", 0).ID}))
 		want("new 2 true")
 		_ = f.leases[one].Close()
 		want("before 1 true")
@@ -138,9 +135,7 @@ func TestFeedOnDemand(t *testing.T) {
 			t.Helper()
 			value := fmt.Appendf(nil, `{"ID":"i","Namespace":"default","ServiceName":%q}`, name)
 			op := cluster.Operation{Key: "services/default/" + name + "/i", Value: value}
-			if _, err := store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{op}}); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(store.Commit(t.Context(), cluster.Txn{Then: []cluster.Operation{op}}))(t)
 			synctest.Wait()
 		}
 		ctx, cancel := context.WithCancel(t.Context())

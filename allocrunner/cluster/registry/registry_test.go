@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // The tests run in bubbles of synctest: on a busy machine a large registration takes longer than an attempt may.
@@ -101,9 +102,7 @@ func TestOthersCostNothing(t *testing.T) {
 		web, db := instance(one, "web", 80), instance(one, "db", 1)
 		for range 2 {
 			register(t, f.one, web, db)
-			if err := f.one.Deregister(t.Context(), []string{web.ID, db.ID}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, f.one.Deregister(t.Context(), []string{web.ID, db.ID}))
 		}
 		f.store.set(func(s *flakyStore) {
 			if s.lists != 0 {
@@ -117,9 +116,7 @@ func TestOthersCostNothing(t *testing.T) {
 			t.Fatal(ids, err)
 		}
 		for _, id := range ids {
-			if err := next.Deregister(t.Context(), []string{id}); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, next.Deregister(t.Context(), []string{id}))
 		}
 		f.store.set(func(s *flakyStore) {
 			if s.lists != 1 {
@@ -169,9 +166,7 @@ func TestForeign(t *testing.T) {
 		key := "services/default/web/" + instance(one, "web", 0).ID
 		planted := []byte(`{"ServiceName":"web","Port":666}`)
 		txn := cluster.Txn{Then: []cluster.Operation{{Key: key, Value: planted, Lease: two}}}
-		if _, err := f.store.Commit(t.Context(), txn); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.store.Commit(t.Context(), txn))(t)
 		err := f.one.Register(t.Context(), []*interfaces.ServiceInstance{instance(one, "web", 80),
 			instance(one, "db", 1), instance(one, "zoo", 2)})
 		if err == nil || !strings.Contains(err.Error(), two) {
@@ -254,9 +249,7 @@ func TestMany(t *testing.T) {
 		if n := len(f.registered(t)); n != 300 || f.store.applied() != 3 {
 			t.Errorf("%d services by %d commits, want 300 by 3", n, f.store.applied())
 		}
-		if err := f.one.Deregister(t.Context(), ids); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.one.Deregister(t.Context(), ids))
 		f.want(t)
 		large := strings.Repeat("x", 500<<10)
 		services = nil
@@ -301,9 +294,7 @@ func TestUnreadable(t *testing.T) {
 		f := newFixture(t)
 		register(t, f.one, instance(one, "web", 80))
 		txn := cluster.Txn{Then: []cluster.Operation{{Key: "services/default/web/x", Value: []byte("{")}}}
-		if _, err := f.store.Commit(t.Context(), txn); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.store.Commit(t.Context(), txn))(t)
 		f.want(t, "web 80")
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 // ns is the namespace of most tests.
@@ -22,14 +23,8 @@ const ns = "default"
 // newSealer returns a sealer with a key of its own.
 func newSealer(tb testing.TB) variables.Sealer {
 	tb.Helper()
-	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(tb.TempDir(), "keyring")})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	sealer, err := ring.Sealer("variables")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	ring := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(tb.TempDir(), "keyring")}))(tb)
+	sealer := must.Get(ring.Sealer("variables"))(tb)
 	return sealer
 }
 

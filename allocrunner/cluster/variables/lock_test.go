@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/variables"
+	"taskapi/internal/must"
 )
 
 // locked runs a test with a clock of its own. boot makes the clock that of another start of the machine.
@@ -98,9 +99,7 @@ func TestLock(t *testing.T) {
 		if diff := cmp.Diff(before, f.read("l")); diff != "" {
 			t.Errorf("a renewal has changed the variable: %s", diff)
 		}
-		if err := f.release(id); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.release(id))
 		after := f.read("l")
 		if after.Lock != nil || after.Items["k"] != "again" || after.ModifyIndex <= before.ModifyIndex {
 			t.Errorf("released: %+v", after)
@@ -225,9 +224,7 @@ func TestLockExpires(t *testing.T) {
 // TestReleaseHasNoDelay: a released lock can be acquired at once, since its holder has stopped.
 func TestReleaseHasNoDelay(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
-		if err := f.release(f.mustAcquire()); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, f.release(f.mustAcquire()))
 		late := f.mustAcquire()
 		time.Sleep(21 * time.Second)
 		if err := f.release(late); err != nil {
@@ -297,9 +294,7 @@ func TestLeaseDamage(t *testing.T) {
 		"of later": `{"id":"ID","boot":"boot 1","since_ns":9000000000000}`} {
 		t.Run(name, func(t *testing.T) {
 			locked(t, func(t *testing.T, f *fixture, _ *string) {
-				if _, err := f.acquire("ID"); err != nil {
-					t.Fatal(err)
-				}
+				must.Get(f.acquire("ID"))(t)
 				time.Sleep(time.Minute)
 				f.plant("locks/default/l", []byte(value))
 				_, err := f.acquire("")
@@ -345,10 +340,7 @@ func TestLateRenewal(t *testing.T) {
 		other := &fixture{variables.New(variables.Config{Store: store, Sealer: noSealer{}, Now: f.now}), t, store,
 			f.now}
 		time.Sleep(time.Minute)
-		late, err := json.Marshal(map[string]any{"id": id, "boot": "boot 1", "since_ns": time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		late := must.Get(json.Marshal(map[string]any{"id": id, "boot": "boot 1", "since_ns": time.Minute}))(t)
 		for name, write := range map[string]func() error{
 			"acquire": func() error { _, err := other.acquire(""); return err },
 			"put":     func() error { return other.write("", "w") },
@@ -439,9 +431,7 @@ func TestAwaitLockEndOnFullDisk(t *testing.T) {
 		f.mustAcquire("k", "v")
 		before, begun := f.read("l"), time.Now()
 		kept := variables.New(variables.Config{Store: &refusing{f.store, 3}, Sealer: noSealer{}, Now: f.now})
-		if err := kept.Await(t.Context(), ns, "l", before.ModifyIndex, variables.Everything); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, kept.Await(t.Context(), ns, "l", before.ModifyIndex, variables.Everything))
 		if took := time.Since(begun); took != 55*time.Second || f.read("l").Lock != nil {
 			t.Errorf("woken after %v: %+v", took, f.read("l"))
 		}
@@ -454,15 +444,10 @@ func TestAwaitLateRenewal(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
 		id := f.mustAcquire("k", "v")
 		before, begun, store := f.read("l"), time.Now(), &hooked{Store: f.store}
-		late, err := json.Marshal(map[string]any{"id": id, "boot": "boot 1", "since_ns": 25 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		late := must.Get(json.Marshal(map[string]any{"id": id, "boot": "boot 1", "since_ns": 25 * time.Second}))(t)
 		store.before = func() { f.plant("locks/default/l", late) }
 		kept := variables.New(variables.Config{Store: store, Sealer: noSealer{}, Now: f.now})
-		if err := kept.Await(t.Context(), ns, "l", before.ModifyIndex, variables.Everything); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, kept.Await(t.Context(), ns, "l", before.ModifyIndex, variables.Everything))
 		if took := time.Since(begun); took != 50*time.Second || f.read("l").Lock != nil {
 			t.Errorf("woken after %v: %+v", took, f.read("l"))
 		}

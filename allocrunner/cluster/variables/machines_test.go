@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/internal/must"
 )
 
 // sharedStore is a store of several machines.
@@ -34,9 +35,7 @@ func TestLocksOfSeveralMachines(t *testing.T) {
 				}
 			}
 			time.Sleep(9 * time.Second)
-			if err := a.renew(id); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, a.renew(id))
 		}
 		died := time.Now() // from here on, a renews no more
 		var got string

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 func TestPutAndRead(t *testing.T) {
@@ -66,9 +67,7 @@ func TestCheckAndSet(t *testing.T) {
 		t.Errorf("deleting nothing, as expected: %v", err)
 	}
 	v, err := put(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, err)
 	_, err = put(0)
 	shown := f.wantConflict(err, v.ModifyIndex, false)
 	if diff := cmp.Diff(v, shown); diff != "" {
@@ -78,10 +77,7 @@ func TestCheckAndSet(t *testing.T) {
 	f.wantConflict(err, v.ModifyIndex, false)
 	f.wantConflict(remove(0), v.ModifyIndex, false)
 	f.wantConflict(remove(v.ModifyIndex-1), v.ModifyIndex, false)
-	next, err := put(v.ModifyIndex)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := must.Get(put(v.ModifyIndex))(t)
 	if err := remove(next.ModifyIndex); err != nil || f.read("p") != nil {
 		t.Errorf("deleting what is there: %v", err)
 	}
@@ -155,9 +151,7 @@ func TestAwait(t *testing.T) {
 		f := newVariables(t)
 		f.put("mine", "k", "v")
 		_, after, err := f.Read(t.Context(), ns, "mine")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		mine := func(_, path string) bool { return path == "mine" }
 		woken := make(chan error)
 		await := func() { woken <- f.Await(t.Context(), ns, "m", after, mine) }
@@ -172,14 +166,10 @@ func TestAwait(t *testing.T) {
 		default:
 		}
 		after = f.put("mine", "k", "w").ModifyIndex
-		if err := <-woken; err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, <-woken)
 		go await()
 		synctest.Wait()
-		if _, err := f.Delete(t.Context(), ns, "mine", nil); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.Delete(t.Context(), ns, "mine", nil))(t)
 		if err := <-woken; err != nil {
 			t.Error(err)
 		}
@@ -329,9 +319,7 @@ func TestFull(t *testing.T) {
 		if errors.Is(err, variables.ErrFull) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 	}
 	if want := variables.MaxBytes / variables.MaxItems; stored > want || stored < want*9/10 {
 		t.Errorf("%d variables of the largest size, want about %d", stored, want)
@@ -341,9 +329,7 @@ func TestFull(t *testing.T) {
 	}
 	f.put("big/0", "k", "small")
 	f.put("another", "k", "v")
-	if _, err := f.Delete(t.Context(), ns, "big/1", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(f.Delete(t.Context(), ns, "big/1", nil))(t)
 	f.put("big/1", "k", "back")
 
 	t.Run("damaged", func(t *testing.T) { // it is counted again
@@ -374,9 +360,7 @@ func TestTasksLeaveRoom(t *testing.T) {
 			if errors.Is(err, variables.ErrFull) {
 				return stored
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, err)
 		}
 	}
 	if got, of := fill(tasks, "task", big), variables.MaxBytes/variables.MaxItems; got < of*7/10 || got > of*3/4 {
@@ -518,9 +502,7 @@ func TestDamagedSize(t *testing.T) {
 		t.Errorf("written again: %s", got)
 	}
 	store.index = f.put("bad", "k", strings.Repeat("v", 10<<10)).ModifyIndex
-	if _, err := damaged.Delete(t.Context(), ns, "bad", nil); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(damaged.Delete(t.Context(), ns, "bad", nil))(t)
 	if got := string(f.entry("usage/vars").Value); got != `{"variables":1,"bytes":1024}` {
 		t.Errorf("deleted: %s", got)
 	}
