@@ -63,6 +63,9 @@ func (c *core) commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	}
 	index, err := do.run(whole)
 	switch {
+	case err == nil && do.uncertain != nil: // it has been found
+		do.note(client.TxnResponse{Header: client.Header{Revision: index}})
+		return index, nil
 	case err == nil:
 		return index, nil
 	case do.uncertain != nil:

@@ -66,9 +66,6 @@ func (t *Table[V]) fits(writes []Write) error {
 	return nil
 }
 
-// LeaseKey returns the key of an owner's latest lease, which no caller's key begins like.
-func LeaseKey(owner string) string { return leasePrefix + owner }
-
 // Lease returns the index of an owner's latest lease; 0 for none.
 func (t *Table[V]) Lease(owner string) uint64 {
 	if e := t.Get(leasePrefix + owner); e != nil {
