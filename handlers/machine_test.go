@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -29,6 +31,7 @@ type busyMachine struct {
 	self   route.Alloc
 	sent   atomic.Int64
 	closed chan struct{}
+	answer *http.Response // nil for the events
 }
 
 func (m *busyMachine) Self() route.Alloc                  { return m.self }
@@ -39,7 +42,14 @@ func (m *busyMachine) Allocations(context.Context) ([]*api.Allocation, error) {
 }
 
 func (m *busyMachine) Ask(context.Context, string, *http.Request) (*http.Response, error) {
+	if m.answer != nil {
+		return m.answer, nil
+	}
 	return &http.Response{StatusCode: http.StatusOK, Body: m}, nil
+}
+
+func (m *busyMachine) Find(context.Context, string) (*machine.Found, error) {
+	return &machine.Found{Alloc: m.self.Snapshot()}, nil
 }
 
 var busyLine = `{"Index":1,"Events":[{"Topic":"Job","Key":"` + strings.Repeat("x", 1000) + `"}]}` + "\n"
@@ -70,10 +80,9 @@ func (m *busyMachine) Close() error {
 	return nil
 }
 
-// TestMachinesSlowReader: for a client that does not read the events of a machine, no more of them are read than fit
-// into a few buffers. A client that reads again gets them in order, and the last one's end ends everything.
-func TestMachinesSlowReader(t *testing.T) {
-	m := &busyMachine{self: newAlloc(t), closed: make(chan struct{})}
+// dial serves the machine, and returns a connection to it.
+func (m *busyMachine) dial(t *testing.T) net.Conn {
+	t.Helper()
 	config := handlers.Config{Server: handlers.Server{
 		Authenticator: &streamAuthenticator{expires: lasting}, Allocs: allocs{}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
@@ -84,14 +93,67 @@ func TestMachinesSlowReader(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- handlers.NewMachine(config, m).Serve(ctx, listener, taskSocket) }()
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		must.OK(t, <-ended)
-	}()
+	})
 	conn, err := net.Dial("unix", path)
 	must.OK(t, err)
-	defer conn.Close()
-	_, err = io.WriteString(conn, "GET /v1/event/stream HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: "+operator+"\r\n\r\n")
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// lastWords is a connection whose other end has closed it. What that end has sent is read once a write has failed.
+type lastWords struct {
+	io.Reader
+	failed chan struct{}
+	once   sync.Once
+	closed atomic.Bool
+}
+
+func (l *lastWords) Write([]byte) (int, error) {
+	defer l.once.Do(func() { close(l.failed) })
+	return 0, syscall.EPIPE
+}
+
+func (l *lastWords) Read(p []byte) (int, error) {
+	<-l.failed
+	if l.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	return l.Reader.Read(p)
+}
+
+func (l *lastWords) Close() error {
+	l.closed.Store(true)
+	return nil
+}
+
+// TestMachinesLastWords: what a command has sent before its end reaches the client, though the client still sends.
+func TestMachinesLastWords(t *testing.T) {
+	for range 100 { // whether the writer or the reader comes first is chance
+		words := &lastWords{Reader: strings.NewReader("the end"), failed: make(chan struct{})}
+		m := &busyMachine{self: newAlloc(t), answer: &http.Response{
+			StatusCode: http.StatusSwitchingProtocols, Body: words,
+			Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}},
+		}}
+		conn := m.dial(t)
+		_, err := io.WriteString(conn, "GET /v1/client/allocation/"+allocID+"/exec HTTP/1.1\r\nHost: x\r\n"+
+			"Connection: Upgrade\r\nUpgrade: websocket\r\nX-Nomad-Token: "+operator+"\r\n\r\nmore")
+		must.OK(t, err)
+		text, err := io.ReadAll(conn)
+		if err != nil || !strings.HasSuffix(string(text), "\r\n\r\nthe end") {
+			t.Fatalf("the client reads %q, %v", text, err)
+		}
+	}
+}
+
+// TestMachinesSlowReader: for a client that does not read the events of a machine, no more of them are read than fit
+// into a few buffers. A client that reads again gets them in order, and the last one's end ends everything.
+func TestMachinesSlowReader(t *testing.T) {
+	m := &busyMachine{self: newAlloc(t), closed: make(chan struct{})}
+	conn := m.dial(t)
+	_, err := io.WriteString(conn, "GET /v1/event/stream HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: "+operator+"\r\n\r\n")
 	must.OK(t, err)
 	const most = 8 << 20
 	last, same := int64(0), 0

@@ -22,8 +22,8 @@ type member struct {
 	own   *api.Deployment
 }
 
-// rollout is a deployment of a whole job: that of each allocation which got one version by one submission. They have one
-// ID.
+// rollout is a deployment of a whole job: that of each allocation which got one version by one submission. They have
+// one ID.
 type rollout struct {
 	*api.Deployment
 	members []member

@@ -297,7 +297,8 @@ func (h *handlers) namespaces(ctx context.Context, r *route.Request) (route.Answ
 // mostAsked is how many processes are asked at a time.
 const mostAsked = 8
 
-// each returns what a function returns for each of some allocations, in their order. It is called for several at a time.
+// each returns what a function returns for each of some allocations, in their order. The function is called for several
+// at a time.
 func each[T any](all []*api.Allocation, do func(*api.Allocation) T) []T {
 	results := make([]T, len(all))
 	var asked sync.WaitGroup

@@ -55,8 +55,9 @@ func (h *handlers) ofJob(own route.Handler, versions bool) route.Handler {
 	}
 }
 
-// named returns the allocations of the job that a path names, or all for a path that names none. A job's ID is unique in a namespace alone. Without a
-// namespace, the job of the default namespace is meant or, if there is none, the only one with that ID.
+// named returns the allocations of the job that a path names, or all for a path that names none. A job's ID is unique
+// in a namespace alone. Without a namespace, the job of the default namespace is meant or, if there is none, the only one
+// with that ID.
 func (h *handlers) named(ctx context.Context, r *route.Request) ([]*api.Allocation, error) {
 	if r.Param("job") == "" {
 		return h.Machine.Allocations(ctx)
@@ -262,8 +263,9 @@ func upgraded(r *route.Request, resp *http.Response) (route.Answer, error) {
 			done := make(chan struct{})
 			go func() { // ends with either connection
 				defer close(done)
-				_, _ = io.Copy(inner, buffered)
-				inner.Close()
+				if sendAll(inner, buffered) {
+					inner.Close()
+				}
 			}()
 			defer context.AfterFunc(ctx, func() { inner.Close() })()
 			_, _ = io.Copy(conn, inner)
@@ -272,6 +274,23 @@ func upgraded(r *route.Request, resp *http.Response) (route.Answer, error) {
 			return nil
 		},
 	}, nil
+}
+
+// sendAll sends what a client sends, and returns true when the client has gone. A process that takes nothing more may
+// have sent its last words, which are still to be read.
+func sendAll(to io.Writer, client io.Reader) bool {
+	buffer := make([]byte, 32<<10)
+	for {
+		n, err := client.Read(buffer)
+		if n > 0 {
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return false
+			}
+		}
+		if err != nil {
+			return true
+		}
+	}
 }
 
 // noteEvaluation keeps the evaluation that an answer names, so that a client finds it after its allocation has ended.
