@@ -30,6 +30,7 @@ type busyMachine struct {
 	machine.Machine
 	self   route.Alloc
 	sent   atomic.Int64
+	once   sync.Once
 	closed chan struct{}
 	answer *http.Response // nil for the events
 }
@@ -72,11 +73,7 @@ func (m *busyMachine) Read(p []byte) (int, error) {
 }
 
 func (m *busyMachine) Close() error {
-	select {
-	case <-m.closed:
-	default:
-		close(m.closed)
-	}
+	m.once.Do(func() { close(m.closed) })
 	return nil
 }
 
