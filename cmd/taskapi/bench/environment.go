@@ -16,7 +16,6 @@ import (
 	"taskapi/internal/load"
 )
 
-// An environment is the folder that a run of the benchmark works in.
 type environment struct {
 	dir    string // short, because the path of a Unix socket has room for 107 bytes
 	self   string // this program
@@ -92,7 +91,6 @@ func goBuild(source, binary, program string) []string {
 	return []string{"go", "build", "-C", source, "-trimpath", "-ldflags", "-s -w", "-o", binary, program}
 }
 
-// execute executes commands until one fails.
 func execute(ctx context.Context, commands ...[]string) error {
 	for _, args := range commands {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -104,7 +102,6 @@ func execute(ctx context.Context, commands ...[]string) error {
 	return nil
 }
 
-// size is the program's.
 func (env *environment) size(context.Context, options) ([]sample, error) {
 	info, err := os.Stat(env.binary)
 	if err != nil {
@@ -165,7 +162,6 @@ func copyFile(to, from string) error {
 	return os.WriteFile(to, program, 0o755)
 }
 
-// A process is one that the benchmark started.
 type process struct {
 	cmd     *exec.Cmd
 	output  bytes.Buffer

@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// trueProgram is what is run.
 const trueProgram = "/bin/true"
 
 // execsPerRound is how often each way is measured in a round.

@@ -101,7 +101,6 @@ func printFigures(w io.Writer, title string, ways []way, figures []*figure, comp
 	return errors.Join(table.Flush(), err)
 }
 
-// A ratio is the median of the rounds' ratios, with its spread.
 type ratio struct{ median, min, max float64 }
 
 func (r ratio) String() string { return fmt.Sprintf("%.2f (%.2f-%.2f)", r.median, r.min, r.max) }
@@ -138,7 +137,6 @@ func median[T float64 | time.Duration](all []T) T {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// timeSample is a sample of a time.
 func timeSample(figure string, d time.Duration) sample { return sample{figure, duration, float64(d)} }
 
 func duration(nanoseconds float64) string {

@@ -39,7 +39,6 @@ func taskRole(ctx context.Context, _ []string) error {
 	return serve(ctx, listener, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 }
 
-// serve answers until ctx ends.
 func serve(ctx context.Context, listener net.Listener, handler http.HandlerFunc) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -50,7 +49,6 @@ func serve(ctx context.Context, listener net.Listener, handler http.HandlerFunc)
 	return nil
 }
 
-// A floor is a bare server that runs.
 type floor struct {
 	*process
 	socket string
@@ -105,7 +103,6 @@ func (env *environment) pair(ctx context.Context, flags ...string) (*pair, error
 	return p, nil
 }
 
-// withFloor returns the pair with its floor.
 func (env *environment) withFloor(ctx context.Context, flags ...string) (*pair, error) {
 	p, err := env.pair(ctx, flags...)
 	if err != nil || p.floor != nil {

@@ -69,7 +69,6 @@ func parse(token string) (header, claims map[string]any, err error) {
 	return read.Header, read.Claims.(jwt.MapClaims), nil
 }
 
-// with returns the members with one of them changed.
 func with(members map[string]any, key string, value any) map[string]any {
 	changed := maps.Clone(members)
 	changed[key] = value

@@ -17,7 +17,6 @@ type target struct {
 	pid      int // of the server, whose CPU time is measured; 0 for none
 }
 
-// A reply is what a server answered.
 type reply struct {
 	status      int
 	contentType string

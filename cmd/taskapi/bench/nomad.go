@@ -179,7 +179,6 @@ func (env *environment) nomadMemory(ctx context.Context, o options) (_ []sample,
 	return atRest(ctx, o, processesWith("exe", env.nomadBinary)...)
 }
 
-// nomadExecs runs a program in a task of Nomad's.
 func (env *environment) nomadExecs(ctx context.Context, _ options) ([]sample, error) {
 	if env.peer == nil {
 		n, err := env.withJob(ctx, sleepers(1, identityBlock))

@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// rendersPerRound is how often a template is rendered in a round.
 const rendersPerRound = 10
 
 // renderPath is the variable that the template of renderBlock reads.

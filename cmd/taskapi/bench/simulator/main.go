@@ -121,7 +121,6 @@ func (s *simulator) run(ctx context.Context, allocations int) (err error) {
 	return errors.Join(append(failed, closeAll())...)
 }
 
-// one runs one more allocation of the job.
 func (s *simulator) one(ctx context.Context, i int, open func(i int, alloc string) opening) error {
 	select {
 	case s.starting <- struct{}{}:

@@ -71,7 +71,6 @@ func versionOf(w base.Environment, read func() (*debug.BuildInfo, bool)) version
 // shortCommit is how much of a commit's hash is shown to people.
 const shortCommit = 12
 
-// line returns the version in a line.
 func (v versionInfo) line() string {
 	facts := []string{"Nomad API " + v.Nomad, v.Go, v.OS + "/" + v.Arch}
 	if v.Commit != "" {

@@ -19,7 +19,6 @@ import (
 // allocPlaceholder stands for the allocation's ID in a PATH of taskapi api.
 const allocPlaceholder = "{alloc}"
 
-// apiRequest is taskapi api.
 type apiRequest struct {
 	method  string
 	data    string // the body as --data gives it
@@ -64,7 +63,6 @@ Exit code: 0 for an answer with a status below 400, else 1, with the status and 
 	return cmd
 }
 
-// check refuses what is not a request.
 func (r *apiRequest) check() error {
 	if strings.Contains(r.path, "://") && !strings.HasPrefix(r.path, "/") {
 		return base.Usagef("PATH %q is a URL: give only its path, such as /v1/allocations", r.path)
@@ -83,7 +81,6 @@ func (r *apiRequest) check() error {
 	return nil
 }
 
-// body returns the body to send.
 func (r *apiRequest) body(w base.Environment) (io.Reader, error) {
 	if r.data == "-" {
 		text, err := io.ReadAll(w.Stdin)

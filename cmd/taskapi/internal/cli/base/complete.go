@@ -95,7 +95,6 @@ func (s Sought) choices(k known, several bool) []string {
 	return all
 }
 
-// completion returns the ID with its description.
 func (k known) completion() string {
 	if k.Alloc == nil {
 		return cobra.CompletionWithDesc(k.ID, "unreadable")

@@ -145,7 +145,6 @@ type known struct {
 	Running bool // it has not ended: a taskapi has it, or its tasks may run
 }
 
-// with returns the allocation with one of its tasks.
 func (k known) with(task string) Target {
 	k.Task = task
 	return k.Target

@@ -111,7 +111,6 @@ func HelpFlags(cmd *cobra.Command) (own, global []HelpItem) {
 	return append(own, last...), global
 }
 
-// flagItem returns a flag with its forms, its usage and its default.
 func flagItem(f *pflag.Flag) HelpItem {
 	value, usage := pflag.UnquoteUsage(f)
 	names := "    --" + f.Name

@@ -84,7 +84,6 @@ func afterDashes(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// run runs the command.
 func (o devOptions) run(ctx context.Context, command []string, flags *pflag.FlagSet, w base.Environment) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, forwarded...)
@@ -249,7 +248,6 @@ func (f *foreground) forward(t *tied) func(syscall.Signal) {
 	}
 }
 
-// result converts the command's end into this program's error.
 func (f *foreground) result(t *tied, err error) error {
 	var e *api.TaskEvent
 	if runner := t.current(); runner != nil {

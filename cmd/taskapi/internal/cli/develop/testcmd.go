@@ -82,7 +82,6 @@ healthy, or it failed while the command succeeded.`,
 	return base.ExitsAsAnother(cmd)
 }
 
-// run runs the group and the command.
 func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w base.Environment) error {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -162,7 +161,6 @@ func (o testOptions) giveFile(group *api.TaskGroup) error {
 		strings.Join(names, ", "))
 }
 
-// testRun is one test.
 type testRun struct {
 	options     testOptions
 	front       *foreground

@@ -51,7 +51,6 @@ type taskEnd struct {
 	Stderr   []string `json:"stderr,omitempty"`    // its last lines
 }
 
-// phase runs a step, and records its result.
 func (r *report) phase(name string, do func() error) error {
 	since := time.Now()
 	err := do()
@@ -63,7 +62,6 @@ func (r *report) phase(name string, do func() error) error {
 	return err
 }
 
-// task records how a task has ended.
 func (r *report) task(name string, state *api.TaskState, stderr []string) {
 	end := taskEnd{Name: name, Stderr: stderr}
 	if state != nil {

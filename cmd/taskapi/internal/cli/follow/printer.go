@@ -150,7 +150,6 @@ func (p *Printer) Flush() { base.FlushAll(p.Queue, p.Log) }
 // maxWord is how much of a line is printed under an event.
 const maxWord = 400
 
-// print prints a line, with the last lines of its task under it.
 func (p *Printer) print(l line, words ...string) {
 	text := p.format(l)
 	for _, word := range words {
@@ -164,7 +163,6 @@ func (p *Printer) print(l line, words ...string) {
 	_, _ = p.out.Write(text) // a reader that has gone away must not end the allocation
 }
 
-// format returns the line as it is printed.
 func (p *Printer) format(l line) []byte {
 	var b bytes.Buffer
 	if p.json {

@@ -56,7 +56,6 @@ func (s *LineSplitter) Add(data []byte) error {
 	return nil
 }
 
-// flush prints what is there as a line.
 func (s *LineSplitter) flush() error {
 	err := s.Print(s.partial)
 	s.partial = s.partial[:0]

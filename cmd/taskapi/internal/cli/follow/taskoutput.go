@@ -106,7 +106,6 @@ func (o *TaskOutput) begin(s TaskStream) {
 	o.readers.Go(func() { o.follow(ctx, ended, s, frames) })
 }
 
-// follow prints a stream until the end.
 func (o *TaskOutput) follow(ctx, ended context.Context, s TaskStream, frames interfaces.Frames) {
 	defer frames.Close()
 	lines := LineSplitter{most: linewriter.MaxPiece, Print: func(line []byte) error {

@@ -214,7 +214,6 @@ func openRevocations(l base.Layout) (*revocation.List, error) {
 	return revocation.Open(revocation.Config{Dir: l.Revocations()})
 }
 
-// refuse sets the verdict.
 func (e *explained) refuse(why auth.Reason, words error) {
 	accepted := why == auth.NotRefused
 	e.Accepted = &accepted
@@ -268,7 +267,6 @@ func timesOf(c *identity.Claims, now time.Time) []timeLine {
 	return lines
 }
 
-// print prints it for people.
 func (e *explained) print(w base.Environment) error {
 	var b bytes.Buffer
 	for _, part := range []struct {

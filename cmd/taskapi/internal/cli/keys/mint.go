@@ -177,7 +177,6 @@ func (f *mintFlags) printKinds(w base.Environment) error {
 	return f.output.Table(w, lines, &table)
 }
 
-// minter makes tokens of one task.
 type minter struct {
 	flags         *mintFlags
 	layout        base.Layout

@@ -224,7 +224,6 @@ func someOf(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// printRevoked lists the revocations.
 func (f *revokeFlags) printRevoked(w base.Environment) error {
 	l, err := base.WithKeyring(f.dataDir, w)
 	if err != nil {

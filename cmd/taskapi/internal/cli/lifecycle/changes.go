@@ -26,7 +26,6 @@ type jobChanges struct {
 	Replaces bool        `json:"replaces"`
 }
 
-// jobChange is one difference.
 type jobChange struct {
 	Path   string        `json:"path"`
 	Text   string        `json:"text"`

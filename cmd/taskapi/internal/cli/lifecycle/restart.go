@@ -61,7 +61,6 @@ Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 	return cmd
 }
 
-// restart restarts tasks and follows them until they run again.
 func restart(ctx context.Context, t base.Target, w base.Environment, want api.AllocationRestartRequest,
 	detach bool) error {
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)

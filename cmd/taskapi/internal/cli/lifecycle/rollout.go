@@ -51,7 +51,6 @@ type update struct {
 	err     error
 }
 
-// destructive reports whether the allocation needs new processes.
 func (u *update) destructive() bool { return u.changes.Replaces || len(u.changes.Restarts) > 0 }
 
 // newRollout reads the new version.

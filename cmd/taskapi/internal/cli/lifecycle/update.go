@@ -254,7 +254,6 @@ func (u *updater) apply(ctx context.Context, c *client.Client, before *api.Alloc
 	return w.Printf("allocation %s runs the new version\n", u.ID)
 }
 
-// follower prints the events from now on.
 func (u *updater) follower() *follow.Follower {
 	f := &follow.Follower{Target: u.Target, Quiet: true, W: u.environment, Labels: u.labels}
 	if u.labels != nil && !u.json {

@@ -48,7 +48,6 @@ AllocCheckStatuses.`,
 // maxOutput is how much of a check's output a line of a table has, in letters.
 const maxOutput = 120
 
-// checksTable returns a line for each check.
 func checksTable(w base.Environment, checks api.AllocCheckStatuses) *output.Table {
 	table := &output.Table{Colors: w.Colors()}
 	table.Header("Result", "Check", "Service", "Task", "Mode", "At", "Output")

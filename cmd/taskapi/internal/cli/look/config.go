@@ -63,7 +63,6 @@ Exit code: 0 when the files can be used, 2 when one has a mistake or names a fil
 	return cmd
 }
 
-// settingsTable returns a table of settings.
 func settingsTable(rows []settings.Row, w base.Environment) *output.Table {
 	table := output.Table{Colors: w.Colors()}
 	table.Header("Setting", "Value", "From")

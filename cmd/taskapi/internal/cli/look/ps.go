@@ -79,7 +79,6 @@ type psShow struct {
 	rows         int // of the latest text on a terminal
 }
 
-// psTask is a task with its processes.
 type psTask struct {
 	Alloc     string // its ID
 	Task      string
@@ -96,7 +95,6 @@ type psTask struct {
 	state *api.TaskState // nil before there is one
 }
 
-// psProcess is a process.
 type psProcess struct {
 	PID        int
 	User       string // its number when it has no name

@@ -63,7 +63,6 @@ func onState(w base.Environment, do func(w base.Environment, l base.Layout, id s
 	})
 }
 
-// stateJSON is what state dump prints.
 type stateJSON struct {
 	Version string // of the taskapi that wrote last
 	*interfaces.Saved

@@ -134,7 +134,6 @@ func (s *statusShow) listOf(ctx context.Context, targets []base.Target, f *base.
 	return errors.Join(errs...)
 }
 
-// printList prints the table of allocations.
 func (s *statusShow) printList(all []located, dirs bool) error {
 	if len(all) == 0 {
 		return nil
@@ -195,7 +194,6 @@ func taskCounts(alloc *api.Allocation) string {
 	}))
 }
 
-// one prints one allocation.
 func (s *statusShow) one(ctx context.Context, t base.Target) error {
 	found, err := t.Locate(ctx)
 	if err != nil {

@@ -211,7 +211,6 @@ func (c catalog) of(ctx context.Context, namespace string) ([]*api.ServiceRegist
 	return all, err
 }
 
-// remove removes a registration.
 func (c catalog) remove(ctx context.Context, w base.Environment, namespace, name, id string) error {
 	if c.registry == nil {
 		return registry.ErrNotFound

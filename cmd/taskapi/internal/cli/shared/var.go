@@ -94,7 +94,6 @@ func (f *varFlags) change(
 	})
 }
 
-// variableTable returns a variable for people.
 func variableTable(w base.Environment, v *api.Variable) string {
 	about := output.Table{}
 	about.Row("Namespace", "=", v.Namespace)

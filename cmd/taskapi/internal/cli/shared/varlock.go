@@ -175,7 +175,6 @@ func (h *lockHolder) acquire(ctx context.Context) (*api.Variable, error) {
 	}
 }
 
-// command returns the command.
 func (h *lockHolder) command(args []string) *exec.Cmd {
 	if h.shell {
 		args = []string{cmp.Or(h.w.Getenv("SHELL"), "/bin/sh"), "-c", strings.Join(args, " ")}

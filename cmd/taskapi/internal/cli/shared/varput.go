@@ -110,7 +110,6 @@ func (l *putCommandLine) run(cmd *cobra.Command, args []string, w base.Environme
 	})
 }
 
-// variable returns the variable that the arguments describe.
 func (l *putCommandLine) variable(args []string, w base.Environment) (*api.Variable, error) {
 	stdin := &once{reader: w.Stdin}
 	spec := vars.VariableSpec{Items: map[string]string{}}

@@ -110,7 +110,6 @@ func (o *Options) Add(cmd *cobra.Command) {
 	}
 }
 
-// addJob adds the flags of the job file.
 func (o *Options) addJob(cmd *cobra.Command) {
 	o.AddVars(cmd)
 	cmd.Flags().StringVar(&o.Group, "group", "", "task `GROUP` to run, needed when the job has several")
