@@ -73,7 +73,6 @@ func (m *Model) clock() tea.Cmd {
 	return tea.Every(clockPause, func(time.Time) tea.Msg { return clockMsg(m.Clock()) })
 }
 
-// find looks for allocations.
 func (m *Model) find(pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
 		_ = wake.Sleep(ctx, pause)
@@ -142,7 +141,6 @@ func (m *Model) openOutput(ctx context.Context, w *watch, choice int, task strin
 	})
 }
 
-// readOutput reads a part of an output.
 func (m *Model) readOutput(o outputMsg, pause time.Duration) tea.Cmd {
 	return m.work.command(func(ctx context.Context) tea.Msg {
 		_ = wake.Sleep(ctx, pause)

@@ -115,7 +115,6 @@ func (s *inside) write(kind panelKind) {
 	}
 }
 
-// pick chooses a task.
 func (s *inside) pick(row int) {
 	was := s.chosen
 	s.choose(row)
@@ -216,7 +215,6 @@ func (s *inside) title() (left, right string, mark style) {
 	return left, s.clean().Text(right), mark
 }
 
-// summary adds up what the tasks use, or says what is the matter.
 func (s *inside) summary() string {
 	switch {
 	case s.gone:

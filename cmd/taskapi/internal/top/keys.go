@@ -81,7 +81,6 @@ func bindings() []binding {
 // begins returns a binding's function that begins a command of bubbletea's.
 func begins(cmd tea.Cmd) func(*Model) { return func(m *Model) { m.next = cmd } }
 
-// key does what a key is for.
 func (m *Model) key(msg tea.KeyPressMsg) {
 	name := msg.String()
 	all := bindings()
@@ -126,7 +125,6 @@ func (m *Model) click(at tea.Mouse) {
 // wheelStep is how many rows a turn of the wheel moves.
 const wheelStep = 3
 
-// wheel moves what the pointer is on.
 func (m *Model) wheel(at tea.Mouse) {
 	z := m.zoneAt(at)
 	if m.dialog != nil || m.help || z == nil || z.wheel == nil {

@@ -63,7 +63,6 @@ var listOrders = []struct {
 	{"name", func(a, b row) int { return strings.Compare(a.name(), b.name()) }},
 }
 
-// arrange makes the rows of the table.
 func (l *list) arrange() {
 	l.rows = l.rows[:0]
 	for _, w := range l.watches {
@@ -100,7 +99,6 @@ func withoutBars[R any](m *Model, columns []column[R]) []column[R] {
 	return slices.DeleteFunc(columns, func(c column[R]) bool { return m.still && c.head == barsHead })
 }
 
-// listColumns are the columns of the list.
 func (l *list) listColumns() []column[row] {
 	clean := l.clean()
 	columns := []column[row]{
@@ -163,7 +161,6 @@ func (l *list) childrenOf(parent *api.Allocation) (running int) {
 	return running
 }
 
-// checksCell shows how many checks pass.
 func checksCell(passing, checks int) cell {
 	c := plainCell("-")
 	if checks > 0 {
@@ -229,7 +226,6 @@ func (l *list) title() (left, right string, mark style) {
 	return left, right, faintStyle
 }
 
-// summary adds up what the allocations use.
 func (l *list) summary() string {
 	if l.lookErr != nil {
 		return l.paint(badStyle, " "+l.clean().Text(l.lookErr.Error()))
@@ -349,7 +345,6 @@ func (l *list) preview(lines int) []string {
 	return out
 }
 
-// open shows the inside of the chosen allocation.
 func (l *list) open() {
 	if w := l.current(); w != nil {
 		l.enter(w)

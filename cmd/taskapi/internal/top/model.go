@@ -179,7 +179,6 @@ func (m *Model) live() (n int) {
 	return n
 }
 
-// found takes over which allocations there are.
 func (m *Model) found(f foundMsg) {
 	m.lookErr = f.err
 	if f.err != nil && len(f.all) == 0 {
@@ -240,13 +239,11 @@ func (m *Model) arrange(of *watch) {
 	}
 }
 
-// enter shows the inside of an allocation.
 func (m *Model) enter(w *watch) {
 	m.inside = newInside(m, w)
 	m.inside.arrange()
 }
 
-// leave goes back to the list.
 func (m *Model) leave() {
 	m.inside.close()
 	if w := m.inside.watch; !w.gone {
@@ -256,7 +253,6 @@ func (m *Model) leave() {
 	m.list.arrange()
 }
 
-// say shows a message for a while.
 func (m *Model) say(text string, bad bool) {
 	m.notice = notice{m.clean().Text(text), bad, m.now.Add(noticeTime)}
 }

@@ -93,7 +93,6 @@ func (p *panel) next(by int) (found, around bool) {
 	return true, around
 }
 
-// show brings a line into sight.
 func (p *panel) show(line int) {
 	p.match = line
 	if line < p.top || line >= p.top+p.rows {

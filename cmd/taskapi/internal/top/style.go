@@ -35,7 +35,6 @@ var (
 	currentStyle = style{none.ForegroundColor(ansi.Black).BackgroundColor(ansi.Yellow).Bold(), none.Reverse(true)}
 )
 
-// paint shows a text in a style.
 func (m *Model) paint(s style, text string) string {
 	if m.Terminal.Colour {
 		s.plain = s.colour

@@ -120,12 +120,10 @@ func aligned(text string, wide int, right bool) string {
 	return pad(text, wide)
 }
 
-// pad fills a text up with spaces.
 func pad(text string, width int) string {
 	return text + strings.Repeat(" ", max(width-ansi.StringWidthWc(text), 0))
 }
 
-// fill adds empty rows.
 func fill(rows []string, n int) []string { return append(rows, make([]string, max(n-len(rows), 0))...) }
 
 // selection is the chosen row of a table. It stays the same by its key when rows are sorted, come and go; when it goes
@@ -156,7 +154,6 @@ func (s *selection) choose(row int) {
 	s.chosen = s.keys[s.cursor]
 }
 
-// has reports whether a row is chosen.
 func (s *selection) has() bool { return s.cursor < len(s.keys) }
 
 // window returns the rows that are shown in a number of lines. The chosen one always is.

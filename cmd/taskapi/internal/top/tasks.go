@@ -100,7 +100,6 @@ func age(d time.Duration) string {
 	return output.Duration(d)
 }
 
-// taskColumns are the columns of the table of tasks.
 func (m *Model) taskColumns(w *watch) []column[task] {
 	clean := m.clean()
 	return withoutBars(m, []column[task]{
@@ -177,7 +176,6 @@ func onlyMain(alloc *api.Allocation) string {
 	return only
 }
 
-// commandOf returns a task's command as the job has it.
 func commandOf(t *api.Task) string {
 	words := []string{}
 	if command, ok := t.Config["command"].(string); ok {

@@ -72,7 +72,6 @@ func (m *Model) screen() string {
 // wideTitle is how wide a screen is that has room for more than a name in its title.
 const wideTitle = 60
 
-// titleRow says what is shown, how it is, and the time.
 func (m *Model) titleRow() string {
 	left, right, mark := m.list.title()
 	if m.inside != nil {
@@ -118,7 +117,6 @@ func (m *Model) paintFirst(line string) string {
 	return m.paint(mark, word) + line[len(word):]
 }
 
-// question returns what the dialog asks.
 func (m *Model) question() string {
 	if m.dialog.confirm {
 		return m.dialog.ask + " y/N "

@@ -62,7 +62,6 @@ func (w *watch) become(p presence, now time.Time) {
 	}
 }
 
-// found takes over what a look at the data directory says.
 func (w *watch) found(f Found, now time.Time) {
 	switch {
 	case f.Ended == nil:
@@ -72,7 +71,6 @@ func (w *watch) found(f Found, now time.Time) {
 	}
 }
 
-// saw takes over a version of the allocation.
 func (w *watch) saw(s Snapshot, now time.Time) {
 	w.alloc = s.Alloc
 	if !s.Ended {
@@ -201,7 +199,6 @@ func (w *watch) state(now time.Time) (words string, mark style) {
 	return words, mark
 }
 
-// stateMark returns how a state is shown.
 func stateMark(state string) (string, style) {
 	word, _, _ := strings.Cut(state, " ")
 	switch output.StatusColor(word) {

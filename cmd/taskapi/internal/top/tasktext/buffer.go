@@ -88,7 +88,6 @@ func (b *Buffer) Write(from Stream, text []byte) {
 	}
 }
 
-// pop removes the last line, which is pending.
 func (b *Buffer) pop() {
 	last := len(b.lines) - 1
 	b.pending--
@@ -102,7 +101,6 @@ func (b *Buffer) pop() {
 // is reports whether there is such a line.
 func (o *openLine) is() bool { return len(o.text)+o.cut > 0 }
 
-// extend adds to the line.
 func (o *openLine) extend(text []byte) {
 	o.returned = false
 	room := min(max(MaxLineBytes-len(o.text), 0), len(text))
