@@ -34,7 +34,6 @@ type Fleet interface {
 	WaitAllocations(ctx context.Context, index uint64) error
 }
 
-// handlers answers the routes of allocations.
 type handlers struct {
 	Config
 	allocation [route.Views]route.Cache // by version as it is shown, and signing key
@@ -73,7 +72,6 @@ func Routes(c Config) []route.Route {
 	}
 }
 
-// get answers GET /v1/allocation/:id.
 func (h *handlers) get(ctx context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
 	current, err := r.Snapshot(ctx, alloc)
 	if err != nil {

@@ -75,7 +75,6 @@ type Stopper interface {
 	Kill()
 }
 
-// stopped is Nomad's answer to a stop.
 type stopped struct {
 	EvalID string
 	Index  uint64

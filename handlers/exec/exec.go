@@ -32,7 +32,6 @@ type Execer interface {
 // limit of the runner, so that the operator can always run one.
 const maxTaskExecs = 24
 
-// handlers answers the routes of commands.
 type handlers struct {
 	taskExecs atomic.Int64 // commands that run over the sockets of tasks
 }
@@ -77,7 +76,6 @@ func commandOf(query url.Values) (command []string, err error) {
 	return command, nil
 }
 
-// execDetail adds the task and the program of a query's command.
 func execDetail(record auth.Record, r *route.Request) auth.Record {
 	command, err := commandOf(r.Query())
 	if err != nil {

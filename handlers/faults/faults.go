@@ -216,7 +216,6 @@ func wait(r *http.Request, delay time.Duration, cleared <-chan struct{}) bool {
 	return true
 }
 
-// write answers with the fault's status.
 func (f *Fault) write(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")

@@ -26,7 +26,6 @@ type Filer interface {
 	Files(reader *interfaces.Reader) interfaces.Files
 }
 
-// handlers answers the routes of files and logs.
 type handlers struct{ logger *slog.Logger }
 
 // Routes returns the rows of files and logs. The logger gets files that can't be read to their end.

@@ -177,7 +177,6 @@ func (s *frameWriter) drain(out *route.StreamWriter) error {
 	return route.ErrDraining
 }
 
-// breakOff ends the stream before its end.
 func (s *frameWriter) breakOff(out *route.StreamWriter, err error) {
 	if s.plain {
 		panic(http.ErrAbortHandler)

@@ -17,7 +17,6 @@ import (
 // maxDispatch is the ceiling of a dispatch's body, far above that of a payload in it, whose error has better words.
 const maxDispatch = 256 << 10
 
-// wireDispatched is Nomad's answer to a dispatch.
 type wireDispatched struct {
 	DispatchedJobID string
 	EvalID          string
@@ -65,7 +64,6 @@ func (h *handlers) dispatchPayload(ctx context.Context, r *route.Request) (route
 	return h.dispatch(ctx, r, &api.JobDispatchRequest{Payload: payload})
 }
 
-// wireForced is Nomad's answer to a forced launch.
 type wireForced struct {
 	EvalID          string
 	EvalCreateIndex uint64

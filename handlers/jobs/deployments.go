@@ -161,7 +161,6 @@ func deploymentHealth(alloc deployer, want *deploymentChange) error {
 	return nil
 }
 
-// wireDeploymentUpdate is Nomad's answer to a change of a deployment.
 type wireDeploymentUpdate struct {
 	EvalID                string
 	EvalCreateIndex       uint64

@@ -28,7 +28,6 @@ type Config struct {
 	Evaluations *evaluations.Store
 }
 
-// handlers answers the routes of jobs.
 type handlers struct {
 	Config
 	registering route.Turn // to register a job: until then the index that a client enforces does not change
@@ -136,12 +135,10 @@ func ofJob(r *route.Request, current *api.Allocation) (bool, error) {
 	return r.Param("job") == current.JobID, nil
 }
 
-// readJob is GET /v1/job/:job: the job in its present version.
 func readJob(_ *route.Request, current *api.Allocation) (any, error) {
 	return wire.JobOf(wire.JobNow(current)), nil
 }
 
-// readSummary is GET /v1/job/:job/summary.
 func readSummary(_ *route.Request, current *api.Allocation) (any, error) {
 	return wire.JobSummaryOf(current), nil
 }
@@ -153,7 +150,6 @@ type jobAction struct {
 	TaskGroupName string
 }
 
-// readActions is GET /v1/job/:job/actions.
 func readActions(_ *route.Request, alloc *api.Allocation) (any, error) {
 	actions := []jobAction{}
 	for _, task := range wire.OwnGroup(alloc).Tasks {

@@ -51,7 +51,6 @@ type Plan struct {
 // maxJob is the ceiling of a job's body. Job files seldom exceed 100 KB; templates inside them may be longer.
 const maxJob = 1 << 20
 
-// wireRegistered is Nomad's answer to a registration.
 type wireRegistered struct {
 	EvalID          string
 	EvalCreateIndex uint64
@@ -147,7 +146,6 @@ func jobOf(r *route.Request) *api.Job {
 	return new(api.Job)
 }
 
-// wireDeregistered is Nomad's answer to the end of a job.
 type wireDeregistered struct {
 	EvalID          string
 	EvalCreateIndex uint64

@@ -31,7 +31,6 @@ type Version struct {
 	Submission *api.JobSubmission
 }
 
-// number returns the version's number.
 func (v Version) number() uint64 { return ptr.Deref(v.Job.Version) }
 
 // kept returns the versions of the job of the caller's allocation as the caller may see them, the present one first.
@@ -85,7 +84,6 @@ func (h *handlers) versions(ctx context.Context, r *route.Request) (route.Answer
 	return route.Indexed(response, current.ModifyIndex)
 }
 
-// wireVersions is Nomad's answer.
 type wireVersions struct {
 	Versions []*wire.Job
 	Diffs    []*api.JobDiff

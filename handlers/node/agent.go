@@ -59,7 +59,6 @@ type Config struct {
 	Changed           func(current *api.Allocation, n *wire.Node) // is called when the node's metadata has changed
 }
 
-// handlers answers the routes.
 type handlers struct{ Config }
 
 // Routes returns the rows of the node and its agent.
@@ -121,7 +120,6 @@ func Routes(c Config) []route.Route {
 	}
 }
 
-// always returns a handler that answers with the value.
 func always(value any) route.Handler {
 	return func(context.Context, *route.Request) (route.Answer, error) { return route.Respond(value) }
 }

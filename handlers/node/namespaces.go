@@ -26,7 +26,6 @@ func NamespaceListing(*route.Request) list.Listing[*api.Namespace] {
 	return list.Listing[*api.Namespace]{Order: list.ByID, ID: func(n *api.Namespace) string { return n.Name }}
 }
 
-// namespaces is GET /v1/namespaces.
 func namespaces(r *route.Request, current *api.Allocation) ([]*api.Namespace, error) {
 	if r.Principal.Capabilities&seesNamespace == 0 {
 		return nil, nil
@@ -34,7 +33,6 @@ func namespaces(r *route.Request, current *api.Allocation) ([]*api.Namespace, er
 	return []*api.Namespace{NamespaceOf(current)}, nil
 }
 
-// namespace is GET /v1/namespace/:namespace.
 func namespace(r *route.Request, current *api.Allocation) (any, error) {
 	if r.Param("namespace") != current.Namespace {
 		return nil, apierror.New(apierror.NoNamespace)

@@ -43,7 +43,6 @@ type Machine struct {
 	Evaluations func(namespace string) []*api.Evaluation
 }
 
-// handlers answers searches.
 type handlers struct{ Config }
 
 // Routes returns the rows of searches.
@@ -113,7 +112,6 @@ func (h *handlers) contextsOf(r *route.Request, wanted contexts.Context) ([]cont
 	return nil, route.Invalid("context must be one of %q, not %s", names, route.Clip(string(wanted)))
 }
 
-// wireSearch is Nomad's answer to a search.
 type wireSearch[T any] struct {
 	Matches     map[contexts.Context][]T
 	Truncations map[contexts.Context]bool

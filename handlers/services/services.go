@@ -25,7 +25,6 @@ type Registry interface {
 	Deregister(ctx context.Context, namespace, name, id string) (uint64, error)
 }
 
-// handlers answers the routes of services.
 type handlers struct{ registered Registry }
 
 // Routes returns the rows of services. Without a registry, they are NoRoute.
@@ -103,7 +102,6 @@ func (s *namedService) stub() *api.ServiceRegistrationStub {
 	return &api.ServiceRegistrationStub{ServiceName: s.name, Tags: slices.Compact(tags)}
 }
 
-// groupByName returns the services of registrations.
 func groupByName(all []*api.ServiceRegistration) []*namedService {
 	type place struct{ namespace, name string }
 	found := map[place]*namedService{}
@@ -207,7 +205,6 @@ func choiceOf(text string) (most int, key string, err error) {
 	return int(n), key, nil
 }
 
-// remove answers DELETE /v1/service/:name/:id.
 func (h *handlers) remove(ctx context.Context, r *route.Request) (route.Answer, error) {
 	namespace := serviceNamespace(r)
 	if namespace == "" {
@@ -221,7 +218,6 @@ func (h *handlers) remove(ctx context.Context, r *route.Request) (route.Answer, 
 	return route.Answer{Body: route.NewBody(nil, route.JSONType), Index: index, Shared: true}, nil
 }
 
-// ofAllocation answers GET /v1/allocation/:id/services.
 func (h *handlers) ofAllocation(ctx context.Context, r *route.Request, _ route.Alloc) (route.Answer, error) {
 	return h.except(ctx, r, func(s *api.ServiceRegistration) bool {
 		return s.AllocID != r.Principal.Claims.AllocationID

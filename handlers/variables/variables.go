@@ -48,7 +48,6 @@ func wireVariableOf(v *api.Variable) wireVariable {
 	return wireVariable{*metadata, v.Items}
 }
 
-// handlers answers the routes of variables.
 type handlers struct {
 	kept   Store
 	ofTask func(namespace, job string) Store // the same for a task's writes
@@ -93,7 +92,6 @@ func (v variableAt) concerns(namespace, path string) bool {
 	return namespace == v.namespace && path == v.path
 }
 
-// variableAt returns the variable that the path and the query name.
 func (h *handlers) variableAt(r *route.Request) (variableAt, error) {
 	path := r.Param("*")
 	if path == "" {
@@ -225,7 +223,6 @@ const (
 
 var lockOperations = []string{lockAcquire, lockRenew, lockRelease}
 
-// write reads a request that changes a variable.
 func (h *handlers) write(r *route.Request) (variableWrite, error) {
 	at, err := h.variableAt(r)
 	if err != nil {
@@ -372,7 +369,6 @@ type wireVariableBody struct {
 	}
 }
 
-// variable returns the variable that a client has sent.
 func (b wireVariableBody) variable(namespace, path string) *api.Variable {
 	v := &api.Variable{Namespace: namespace, Path: path, Items: b.Items}
 	if b.Lock != nil && (b.Lock.ID != "" || b.Lock.TTL != "" || b.Lock.LockDelay != "") {

@@ -45,7 +45,6 @@ func groupOf(group *api.TaskGroup, task string, own bool) *api.TaskGroup {
 	return &shown
 }
 
-// taskOf returns a task as another task may see it.
 func taskOf(t *api.Task) *api.Task {
 	return &api.Task{
 		Name: t.Name, Driver: t.Driver, User: t.User, Kind: t.Kind, Leader: t.Leader, Lifecycle: t.Lifecycle,

@@ -65,7 +65,6 @@ func (r *Request) Reserve(ctx context.Context, bytes int) (waited bool, err erro
 	return true, err
 }
 
-// giveBack gives back what the request has reserved.
 func (r *Request) giveBack() { r.held.Keep(0) }
 
 // ReserveBody reserves memory for a body before it is read, and answer bytes for an answer that shows the object.

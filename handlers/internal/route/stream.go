@@ -91,7 +91,6 @@ func (o *StreamWriter) send(parts ...[]byte) error {
 	return o.sendNow(parts...)
 }
 
-// heartbeat is the line of an idle stream.
 var heartbeat = []byte("{}")
 
 // Heartbeat sends an empty object, without waiting for a turn: an idle stream does not put its socket to use.

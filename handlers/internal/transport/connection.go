@@ -82,10 +82,8 @@ func ConnOf(ctx context.Context) *Conn {
 	return c
 }
 
-// enter begins a phase.
 func (c *Conn) enter(p phase) { c.state.Store(int64(p)<<tickBits | c.watchdog.tick.Load()) }
 
-// phase returns the present phase.
 func (c *Conn) phase() phase { return phase(c.state.Load() >> tickBits) }
 
 // Writing begins the time that the client has to take an answer, or a frame of a stream. Serving ends it: between the

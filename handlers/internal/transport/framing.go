@@ -42,7 +42,6 @@ const (
 // maxLine is longer than what net/http reads of a head.
 const maxLine = 32 << 10
 
-// feed follows the bytes that come next.
 func (f *framing) feed(b []byte) {
 	for len(b) > 0 && f.part != unknown {
 		switch f.part {
@@ -110,7 +109,6 @@ func (f *framing) read(line []byte) {
 	}
 }
 
-// header reads a header's line.
 func (f *framing) header(line []byte) {
 	if c := line[0] | 0x20; c != 'c' && c != 't' { // most lines
 		return
@@ -126,7 +124,6 @@ func (f *framing) header(line []byte) {
 	}
 }
 
-// headRead goes on after a head.
 func (f *framing) headRead() {
 	f.begun = false
 	switch {
@@ -142,7 +139,6 @@ func (f *framing) headRead() {
 	}
 }
 
-// chunkSize reads the line before a chunk.
 func (f *framing) chunkSize(line []byte) {
 	digits, _, _ := bytes.Cut(line, []byte(";"))
 	n, err := strconv.ParseUint(string(bytes.TrimSpace(digits)), 16, 62)

@@ -65,7 +65,6 @@ func (d *watchdog) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// forget ends what watch began.
 func (d *watchdog) forget(c *Conn) {
 	d.mu.Lock()
 	delete(d.open, c)
@@ -73,7 +72,6 @@ func (d *watchdog) forget(c *Conn) {
 	d.connections.Done()
 }
 
-// watch begins to look at a connection.
 func (d *watchdog) watch(c *Conn) {
 	d.connections.Add(1)
 	d.mu.Lock()
