@@ -3,12 +3,12 @@ package identity
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
+
+	"taskapi/internal/filehead"
 )
 
 // removedGrace is how long the keys of a removed file are trusted. Who removes the file means it; who replaces it
@@ -37,7 +37,7 @@ func OpenFileSource(path string) (*FileSource, error) {
 func (s *FileSource) Reload() (changed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	document, err := readBounded(s.path)
+	document, err := filehead.Read(s.path, keySetLimit+1) // ParseJWKS refuses the byte more
 	grace := maxStale
 	if errors.Is(err, fs.ErrNotExist) {
 		grace = removedGrace
@@ -49,14 +49,4 @@ func (s *FileSource) Reload() (changed bool, err error) {
 // elsewhere. A problem is logged once, not again while it stays the same.
 func (s *FileSource) Watch(ctx context.Context, logger *slog.Logger) {
 	WatchFile(ctx, s.path, reporting(logger.With("jwks", s.path), s.Keys, s.Reload))
-}
-
-// readBounded reads a file, up to one byte more than ParseJWKS takes.
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, keySetLimit+1))
 }

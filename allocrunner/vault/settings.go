@@ -10,13 +10,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
+	"taskapi/internal/filehead"
 	"taskapi/internal/tokenfile"
 )
 
@@ -92,12 +91,7 @@ func (s Settings) transport() (*http.Transport, error) {
 	if s.CAFile == "" {
 		return t, nil
 	}
-	f, err := os.Open(s.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("the certificates for Vault: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile))
+	text, err := filehead.Read(s.CAFile, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("the certificates for Vault: %w", err)
 	}

@@ -3,10 +3,10 @@ package tokenfile
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
+
+	"taskapi/internal/filehead"
 )
 
 // Max is how many bytes a token has at most: a batch token of Vault has some hundred.
@@ -14,12 +14,7 @@ const Max = 16 << 10
 
 // Read returns the token in a file. A file without a token is an error: perhaps somebody is writing it.
 func Read(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, Max+1))
+	text, err := filehead.Read(path, Max+1)
 	if err != nil {
 		return "", err
 	}

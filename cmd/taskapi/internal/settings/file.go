@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
 
+	"taskapi/internal/filehead"
 	"taskapi/internal/safedir"
 )
 
@@ -88,7 +88,7 @@ func read(path string, keys, others []Key, elsewhere string) (Values, error) {
 	if err != nil {
 		return nil, err
 	}
-	source, err := readFile(path)
+	source, err := filehead.Read(path, maxFile+1)
 	if err != nil {
 		return nil, fmt.Errorf("settings file: %w", err)
 	}
@@ -115,16 +115,6 @@ func read(path string, keys, others []Key, elsewhere string) (Values, error) {
 		return nil, e
 	}
 	return p.values.sorted(), nil
-}
-
-// readFile returns a file, or the first maxFile+1 bytes of a longer one.
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxFile+1))
 }
 
 type parser struct {

@@ -18,6 +18,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/filehead"
 )
 
 // Environment is the part of the process that a command may use.
@@ -60,11 +61,8 @@ func ReadInput(name string, stdin io.Reader, most int64) (text []byte, err error
 	if name == "-" {
 		name = "standard input"
 		text, err = io.ReadAll(io.LimitReader(stdin, most+1))
-	} else if f, openErr := os.Open(name); openErr != nil {
-		err = openErr
 	} else {
-		defer f.Close()
-		text, err = io.ReadAll(io.LimitReader(f, most+1))
+		text, err = filehead.Read(name, most+1)
 	}
 	switch {
 	case err != nil:
