@@ -1,8 +1,6 @@
 package identity
 
 import (
-	"os"
-
 	"taskapi/internal/filewatch"
 )
 
@@ -12,10 +10,6 @@ var watched filewatch.Watcher
 // watchDir returns a channel that gets an element when a name in the directory changes or a file in it has been
 // written, until stop is called; nil if the kernel reports nothing.
 func watchDir(dir string) (changed <-chan struct{}, stop func()) {
-	var watch *filewatch.Watch
-	if f, err := os.Open(dir); err == nil {
-		watch, _ = watched.Dir(f)
-		_ = f.Close() // the kernel watches the directory itself
-	}
+	watch, _ := watched.DirAt(dir)
 	return watch.Changed(), watch.Close
 }

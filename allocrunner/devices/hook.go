@@ -224,7 +224,7 @@ func (h *Hook) followLocked() (stop func()) {
 	}
 	quit := make(chan struct{})
 	for dir := range dirs {
-		watch, err := watchDir(dir)
+		watch, err := watcher.DirAt(dir)
 		if err != nil {
 			h.cfg.Logger.Warn("nobody hears when a device's file goes away", "directory", dir, "error", err)
 			continue
@@ -246,15 +246,6 @@ func (h *Hook) followLocked() (stop func()) {
 
 // watcher watches the directories of all allocations of this process.
 var watcher filewatch.Watcher
-
-func watchDir(dir string) (*filewatch.Watch, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return watcher.Dir(f)
-}
 
 func (h *Hook) look() {
 	h.mu.Lock()

@@ -502,11 +502,7 @@ const lookPause = 30 * time.Second
 // watchFile waits until the file has another token.
 func (h *Hook) watchFile(ctx context.Context, token string) {
 	var watcher filewatch.Watcher
-	var watch *filewatch.Watch // nil for a directory that can't be watched
-	if dir, err := os.Open(filepath.Dir(h.cfg.Settings.TokenFile)); err == nil {
-		watch, _ = watcher.Dir(dir)
-		_ = dir.Close()
-	}
+	watch, _ := watcher.DirAt(filepath.Dir(h.cfg.Settings.TokenFile)) // nil for a directory that can't be watched
 	defer watch.Close()
 	for ctx.Err() == nil {
 		if now, err := readToken(h.cfg.Settings.TokenFile); err == nil && now != token {

@@ -52,6 +52,16 @@ func (w *Watcher) File(f *os.File) (*Watch, error) { return w.add(f, fileEvents)
 // Dir watches an open directory.
 func (w *Watcher) Dir(f *os.File) (*Watch, error) { return w.add(f, dirEvents) }
 
+// DirAt watches a directory in whose place no task can put another. The kernel watches it until Close.
+func (w *Watcher) DirAt(name string) (*Watch, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return w.Dir(f)
+}
+
 func (w *Watcher) add(f *os.File, events uint32) (*Watch, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
