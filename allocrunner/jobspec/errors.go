@@ -73,15 +73,12 @@ func marker(line string, at *hcl.Range) string {
 	if at.End.Line == at.Start.Line && at.End.Column > at.Start.Column {
 		width = at.End.Column - at.Start.Column
 	}
-	indent := make([]rune, 0, start)
-	for _, r := range line {
-		if len(indent) == start {
-			break
+	runes := []rune(line)
+	indent := strings.Map(func(r rune) rune {
+		if r == '\t' {
+			return r
 		}
-		if r != '\t' {
-			r = ' '
-		}
-		indent = append(indent, r)
-	}
-	return string(indent) + strings.Repeat("^", width)
+		return ' '
+	}, string(runes[:min(start, len(runes))]))
+	return indent + strings.Repeat("^", width)
 }

@@ -25,21 +25,17 @@ func parseJSON(filename string, src []byte) (*api.Job, error) {
 	}
 	var outermost struct{ Job json.RawMessage }
 	wrapped := json.Unmarshal(src, &outermost) == nil && outermost.Job != nil
-	check.dec.UseNumber()
-	shape := reflect.TypeFor[api.Job]()
-	if wrapped {
-		shape = reflect.TypeFor[jobDocument]()
-	}
-	if err := check.value(shape, ""); err != nil {
-		return nil, err
-	}
 	document := jobDocument{Job: &api.Job{}}
-	dec := json.NewDecoder(bytes.NewReader(src))
-	dec.UseNumber()
 	var target any = document.Job
 	if wrapped {
 		target = &document
 	}
+	check.dec.UseNumber()
+	if err := check.value(reflect.TypeOf(target), ""); err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(src))
+	dec.UseNumber()
 	if err := dec.Decode(target); err != nil {
 		if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return nil, check.fail(mismatch.Offset, "Unsuitable value", "%s", mismatchText(mismatch))

@@ -71,17 +71,14 @@ var errDuration = errors.New(`a duration is needed, like "30s" or "1h15m"`)
 func setDuration(v cty.Value, target reflect.Value) error {
 	switch v.Type() {
 	case cty.String:
-		duration, err := time.ParseDuration(v.AsString())
-		if err != nil {
-			return errDuration
+		if duration, err := time.ParseDuration(v.AsString()); err == nil {
+			target.SetInt(int64(duration))
+			return nil
 		}
-		target.SetInt(int64(duration))
-		return nil
 	case cty.Number:
-		if err := gocty.FromCtyValue(v, target.Addr().Interface()); err != nil {
-			return errDuration
+		if gocty.FromCtyValue(v, target.Addr().Interface()) == nil {
+			return nil
 		}
-		return nil
 	}
 	return errDuration
 }
