@@ -164,14 +164,11 @@ func table(c Config) []route.Route {
 		c.Events.AnnounceEvaluation(c.Allocs, e, of)
 	})
 	nodes := c.Node
-	var fleet allocations.Fleet
-	if c.Fleet != nil {
-		nodes.Fleet, fleet = c.Fleet, c.Fleet
-	}
+	nodes.Fleet = c.Fleet
 	nodes.KeyID, nodes.ForgetEvaluations = keyID, evaluations.Forget
 	nodes.Changed = func(current *api.Allocation, n *wire.Node) { c.Events.AnnounceNode(c.Allocs, current, n) }
 	return slices.Concat(
-		allocations.Routes(allocations.Config{Evaluations: evaluations, KeyID: keyID, Fleet: fleet}),
+		allocations.Routes(allocations.Config{Evaluations: evaluations, KeyID: keyID, Fleet: c.Fleet}),
 		jobs.Routes(jobs.Config{Registrar: c.Jobs, History: c.History, Parser: c.Parser, Evaluations: evaluations}),
 		files.Routes(c.Logger),
 		exec.Routes(),

@@ -1,6 +1,7 @@
 package review
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -18,10 +19,7 @@ func (r *reviewer) service(s *api.Service, task *api.Task) {
 	if s.TaskName != "" && !r.hasTask(s.TaskName) {
 		r.refuse("service task", "the group has no task %q", s.TaskName)
 	}
-	owner := ""
-	if task != nil {
-		owner = task.Name
-	}
+	owner := cmp.Or(task, &api.Task{}).Name
 	id := services.ID("", ptr.Deref(r.group.Name), owner, s.Name, s.PortLabel)
 	if r.services[id] {
 		r.refuse("service name", "another service has this name and port; one of them must differ")
@@ -58,10 +56,7 @@ func (r *reviewer) check(c *api.ServiceCheck, s *api.Service, task *api.Task) {
 		apply(r, nomadCheckRows, c)
 	}
 	apply(r, checkRows, c)
-	owner := ""
-	if task != nil {
-		owner = task.Name
-	}
+	owner := cmp.Or(task, &api.Task{}).Name
 	whole := services.Resolver{}.Resolve(owner, s).Check(*c)
 	restrict(r, limits, &whole)
 	switch {

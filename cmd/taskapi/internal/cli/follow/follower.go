@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/internal/ptr"
 )
 
 // Follower prints what happens to an allocation that another process runs, in the format of that process.
@@ -210,12 +211,7 @@ func (f *Follower) compare(was, is *api.Allocation, at time.Time) {
 	}
 }
 
-func jobNumber(job *api.Job) uint64 {
-	if job == nil || job.Version == nil {
-		return 0
-	}
-	return *job.Version
-}
+func jobNumber(job *api.Job) uint64 { return ptr.Deref(cmp.Or(job, &api.Job{}).Version) }
 
 // taskEvent is an event with its task.
 type taskEvent struct {
