@@ -80,7 +80,6 @@ func (c *cache) slowHit(d digest, now time.Time) *entry {
 	return e
 }
 
-// keep caches a good token.
 func (c *cache) keep(d digest, e *entry) {
 	c.good.Add(d, e)
 	c.bad.Remove(d)

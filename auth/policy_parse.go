@@ -87,7 +87,6 @@ func ParsePolicy(filename string, src []byte) (*Policy, error) {
 	return p.policy, nil
 }
 
-// policyParser parses one file and collects the mistakes in it.
 type policyParser struct {
 	policy *Policy
 	diags  hcl.Diagnostics
@@ -320,7 +319,6 @@ func (p *policyParser) mistake(at hcl.Range, format string, args ...any) {
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: words, Subject: &at})
 }
 
-// err returns the mistakes as lines that begin with file:line:column.
 func (p *policyParser) err() error {
 	lines := []error{ErrPolicy}
 	for _, d := range p.diags {

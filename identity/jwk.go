@@ -41,7 +41,6 @@ var curves = map[string]struct {
 // 6.4, RFC 8037 section 2).
 var privateMembers = []string{"d", "p", "q", "dp", "dq", "qi", "oth", "k"}
 
-// jwk is a key as it stands in a set.
 type jwk struct {
 	texts      map[string]string // the members of textMembers that it has
 	operations []string          // of key_ops; nil without it

@@ -169,7 +169,6 @@ func (k *Keyring) checkFirst() error {
 	return nil
 }
 
-// rotated returns the ring with a new active key.
 func (s *storedRing) rotated() *storedRing {
 	seed := make([]byte, ed25519.SeedSize)
 	rand.Read(seed) // never fails (crypto/rand)

@@ -64,7 +64,6 @@ func (m *Mapping) Add(claim, pattern string) error {
 	return nil
 }
 
-// gives reports whether one of the claims gives the part.
 func (m *Mapping) gives(part string) bool {
 	return slices.ContainsFunc(m.claims, func(c mappedClaim) bool { return c.pattern.SubexpIndex(part) > 0 })
 }

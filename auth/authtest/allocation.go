@@ -73,7 +73,6 @@ var _ interface {
 	allocations.Stopper
 } = (*allocation)(nil)
 
-// run makes the allocation of a job, its directories, tokens and sockets.
 func (s *Server) run(index int, job Job) (err error) {
 	a := &allocation{id: uuid.NewString(), events: events.New(), changed: make(chan struct{})}
 	a.claims = &auth.Allocation{

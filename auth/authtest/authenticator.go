@@ -33,7 +33,6 @@ func (a *authenticator) Authorize(p *auth.Principal, anyOf auth.CapabilitySet) *
 	return a.now.Load().Authorize(p, anyOf)
 }
 
-// openAuthenticator replaces the authenticator, and returns the limits.
 func (s *Server) openAuthenticator() (limitset.Set, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

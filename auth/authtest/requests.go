@@ -12,7 +12,6 @@ import (
 // maxRecords bounds what a Server remembers of requests.
 const maxRecords = 100_000
 
-// requests are the audit records of a server's requests.
 type requests struct {
 	mu       sync.Mutex // guards the fields below
 	records  []auth.Record
@@ -76,7 +75,6 @@ func (s *Server) Expect(want ...string) {
 	}
 }
 
-// line returns a record in the form of Expect.
 func line(r auth.Record) string {
 	path := strings.ReplaceAll(r.Path, r.Alloc, "{alloc}")
 	return strings.TrimSpace(fmt.Sprintf("%s %s %d %s", r.Method, path, r.Status, r.Reason))

@@ -164,7 +164,6 @@ func (s *Server) close() {
 	}
 }
 
-// agent describes the process in the API.
 var agent = node.Agent{
 	NomadVersion: "2.0.6", Region: region, Datacenter: datacenter,
 	NodeID: "a7e57a7e-57a7-457a-a7e5-7a7e57a7e57a", NodeName: "authtest",

@@ -8,7 +8,6 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 )
 
-// openShared opens what the server's allocations share.
 func (s *Server) openShared() error {
 	sealer, err := s.ring.Sealer("variables")
 	if err != nil {

@@ -82,7 +82,6 @@ func RunVerifier(t *testing.T, srv *Server, verify func(token string) error, opt
 	})
 }
 
-// runBad has a bad token of the kind verified.
 func runBad(t *testing.T, kind badtokens.Kind, good badtokens.Good, verify func(string) error, d *demands) {
 	t.Helper()
 	if why, skipped := d.skipped[kind.Name]; skipped {
@@ -123,7 +122,6 @@ func (d *demands) check(kinds []badtokens.Kind) error {
 	return nil
 }
 
-// goodToken is a token that a verifier must accept.
 type goodToken struct{ name, what, token string }
 
 func goodTokens(task *Task) []goodToken {

@@ -29,7 +29,6 @@ func (g Good) Token() string {
 	return b.token(b.header(""), b.claims().String())
 }
 
-// base makes tokens from a good one.
 type base struct{ Good }
 
 // header returns the good header, with more members if wanted.
@@ -39,12 +38,10 @@ func headerOf(alg, kid, more string) string {
 	return `{"alg":` + quote(alg) + `,"kid":` + quote(kid) + `,"typ":"JWT"` + more + `}`
 }
 
-// token signs header and claims as they are.
 func (b base) token(header, claims string) string {
 	return b.sign(encode(header) + "." + encode(claims))
 }
 
-// sign adds a good signature to any text.
 func (b base) sign(signed string) string { return signed + "." + encode(string(b.Key.Sign(signed))) }
 
 func (b base) withHeader(header string) string { return b.token(header, b.claims().String()) }

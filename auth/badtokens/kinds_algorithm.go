@@ -60,7 +60,6 @@ func algorithmKinds() []Kind {
 	}))
 }
 
-// unsigned makes a token without a signature.
 func unsigned(alg string) maker {
 	return func(b base) string { return b.unsigned(headerOf(alg, b.Key.ID, "")) + "." }
 }

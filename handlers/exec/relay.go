@@ -147,7 +147,6 @@ func (x *relay) send(message []byte) error {
 	return x.conn.WriteMessage(websocket.TextMessage, message)
 }
 
-// beat sends heartbeats until the session ends.
 func (x *relay) beat(over <-chan struct{}) {
 	tick := time.NewTicker(execHeartbeat)
 	defer tick.Stop()

@@ -21,7 +21,6 @@ import (
 // maxFileBytes bounds a file of faults. It is far more than MaxFaults need.
 const maxFileBytes = 1 << 20
 
-// entry is a Fault as it is in a file.
 type entry struct {
 	Fault
 	Delay      duration `json:"delay"`

@@ -105,7 +105,6 @@ func (h *handlers) logs(
 	return h.stream(&frameWriter{frames: frames, plain: plain}), nil
 }
 
-// frameWriter is one stream of a file.
 type frameWriter struct {
 	frames interfaces.Frames
 	plain  bool             // send the data alone

@@ -23,7 +23,6 @@ func Deployments(r *route.Request) []*api.Deployment {
 	return nil
 }
 
-// deploymentListing says how deployments are listed.
 func deploymentListing(*route.Request) list.Listing[*api.Deployment] {
 	return list.Listing[*api.Deployment]{
 		Order: list.ByCreateIndex, UUID: true,

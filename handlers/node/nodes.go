@@ -68,7 +68,6 @@ func listing(r *route.Request) list.Listing[*wire.Node] {
 	}
 }
 
-// list is GET /v1/nodes: this machine.
 func (h *handlers) list(_ *route.Request, current *api.Allocation) ([]*wire.Node, error) {
 	n, err := h.Describe(current)
 	return []*wire.Node{n}, err
@@ -104,7 +103,6 @@ func (h *handlers) own(read func(*route.Request, *api.Allocation) (any, error)) 
 	}
 }
 
-// get is GET /v1/node/:node.
 func (h *handlers) get(_ *route.Request, current *api.Allocation) (any, error) {
 	return h.Describe(current)
 }

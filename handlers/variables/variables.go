@@ -81,13 +81,11 @@ func Routes(kept Store, ofTask func(namespace, job string) Store) []route.Route 
 	return rows
 }
 
-// variableAt is a variable that a request is about.
 type variableAt struct {
 	kept            Store
 	namespace, path string
 }
 
-// concerns reports whether a variable is the one.
 func (v variableAt) concerns(namespace, path string) bool {
 	return namespace == v.namespace && path == v.path
 }

@@ -87,7 +87,6 @@ func (r *Rule) check(now int64) error {
 	return nil
 }
 
-// file is the list as it is stored.
 type file struct {
 	Format int    `json:"format"`
 	MaxTTL int64  `json:"max_ttl"` // seconds: no process that uses the list accepts a token with a longer life

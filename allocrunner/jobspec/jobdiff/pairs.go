@@ -123,7 +123,6 @@ func sameMap(a, b reflect.Value) bool {
 // ofJob reports that a field is one of the job's, and no note of a parser's, which is not in the job's JSON.
 func ofJob(field reflect.StructField) bool { return field.IsExported() && field.Tag.Get("json") != "-" }
 
-// blockName returns a field's name in the job specification.
 func blockName(field reflect.StructField) string {
 	if name, ok := unnamed[field.Name]; ok {
 		return name

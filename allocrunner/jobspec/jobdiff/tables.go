@@ -73,10 +73,8 @@ const (
 	bookkeeping = "kept by a server"
 )
 
-// unknown is the rule for a field that no table has.
 var unknown = destructive("unknown field; needs a new allocation")
 
-// row gives the fields of a struct, by their names, a rule.
 type row struct {
 	rule   rule
 	fields string

@@ -87,7 +87,6 @@ func (r *reviewer) parent() {
 	}
 }
 
-// asMeta returns the keys of a job's parameters as meta.
 func asMeta(p *api.ParameterizedJobConfig) map[string]string {
 	meta := map[string]string{}
 	for _, key := range slices.Concat(p.MetaRequired, p.MetaOptional) {

@@ -67,7 +67,6 @@ var taskRows = []row[api.Task]{
 	{"scaling", Note, "there is no autoscaler", nil},
 }
 
-// noVaultRows are about tasks where no Vault is configured.
 var noVaultRows = []row[api.Task]{{"vault", Refused, noVaultWords + ", or leave the block out", nil}}
 
 const noVaultWords = "no Vault is configured: give its address with the setting vault.address"

@@ -20,7 +20,6 @@ import (
 	"taskapi/handlers/internal/transport"
 )
 
-// socket is the API on one socket.
 type socket struct {
 	*Server
 	*transport.Socket

@@ -73,7 +73,6 @@ type Conn struct {
 
 const tickBits = 48
 
-// connKey is the key of a connection in its context.
 type connKey struct{}
 
 // ConnOf returns the connection of a request, or nil if it was closed because its peer is not known.

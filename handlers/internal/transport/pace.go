@@ -87,7 +87,6 @@ type pacer struct {
 	timer    *time.Timer
 }
 
-// bucket is the token bucket of a socket.
 type bucket struct {
 	known  bool            // it is among the pacer's
 	tokens float64         // requests that it may begin; below 0 it has begun more

@@ -31,7 +31,6 @@ func newWatchdog(quiet func()) *watchdog {
 	return &watchdog{wake: wake.New(), open: map[*Conn]struct{}{}, quiet: quiet}
 }
 
-// watched is a listener whose connections are watched.
 type watched struct {
 	net.Listener
 	watchdog *watchdog
@@ -119,7 +118,6 @@ func (d *watchdog) sweep(ctx context.Context) {
 // shuts down.
 func (d *watchdog) closeSilent() { d.cut(func(c *Conn) bool { return c.phase() == arriving }) }
 
-// cut cuts off the connections for which the function reports true.
 func (d *watchdog) cut(which func(*Conn) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

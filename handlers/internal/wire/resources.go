@@ -147,7 +147,6 @@ func ResourcesOf(r *api.Resources) *Resources {
 	}
 }
 
-// taskResourcesOf returns the older form of the tasks' resources.
 func taskResourcesOf(a *api.Allocation) map[string]*Resources {
 	tasks := map[string]*Resources{}
 	for name, r := range a.TaskResources {

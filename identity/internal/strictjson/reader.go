@@ -71,7 +71,6 @@ type Reader struct {
 	err    Error
 }
 
-// frame is one open object or array.
 type frame struct {
 	closer byte
 	base   int // where the object's names begin

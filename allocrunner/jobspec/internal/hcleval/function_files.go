@@ -97,7 +97,6 @@ type mark struct{}
 
 var fromFile mark
 
-// pathFunc makes a function of one path.
 func pathFunc(result cty.Type, impl func(path string) (cty.Value, error)) function.Function {
 	return function.New(&function.Spec{
 		Params: []function.Parameter{{Name: "path", Type: cty.String}},
