@@ -97,7 +97,6 @@ func sleepers(tasks int, block string) string {
 	return fmt.Sprintf(jobFile, blocks.String())
 }
 
-// An agent is a taskapi under test.
 type agent struct {
 	*process
 	allocID string
@@ -169,7 +168,6 @@ func (env *environment) shared(ctx context.Context, tasks int) (_ *agent, err er
 	return env.group, err
 }
 
-// operator returns Nomad's SDK on the operator's socket.
 func (s *agent) operator() (*api.Client, error) {
 	token, err := tokenIn(filepath.Join(s.dir, "operator.token"))
 	if err != nil {
@@ -178,7 +176,6 @@ func (s *agent) operator() (*api.Client, error) {
 	return api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.dir, "operator.sock"), SecretID: token})
 }
 
-// allocation asks for the allocation as the operator.
 func (s *agent) allocation() (*api.Allocation, error) {
 	sdk, err := s.operator()
 	if err != nil {

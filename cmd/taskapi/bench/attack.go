@@ -13,7 +13,6 @@ const (
 	hostileConnections = 8
 )
 
-// attack floods taskapi with bad tokens.
 func (env *environment) attack(ctx context.Context, o options) ([]sample, error) {
 	p, err := env.attacked(ctx)
 	if err != nil {

@@ -61,7 +61,6 @@ func (env *environment) clusterWays() []way {
 	}
 }
 
-// storeSamples measures a store, and closes it.
 func storeSamples(ctx context.Context, o options, s cluster.Store) ([]sample, error) {
 	defer s.Close()
 	for n := range clusterServices {
@@ -115,7 +114,6 @@ func each(ctx context.Context, o options, callers int, call func(n int64) error)
 	return float64(time.Since(begun)) / float64(calls.Load()), failed
 }
 
-// withEtcd runs do beside an etcd server.
 func (env *environment) withEtcd(ctx context.Context, do func(client.Config) ([]sample, error)) ([]sample, error) {
 	e, err := env.etcd(ctx)
 	if err != nil {
@@ -125,7 +123,6 @@ func (env *environment) withEtcd(ctx context.Context, do func(client.Config) ([]
 	return do(client.Config{Endpoints: []string{"http://" + e.address}})
 }
 
-// An etcdServer is Debian's etcd-server.
 type etcdServer struct {
 	address string
 	args    []string

@@ -110,7 +110,6 @@ func (env *environment) size(context.Context, options) ([]sample, error) {
 	return []sample{{"size", megabytes, float64(info.Size())}}, nil
 }
 
-// stop ends what the ways of a measurement share.
 func (env *environment) stop() (err error) {
 	if env.serving != nil {
 		env.serving.stopInto(&err)

@@ -189,7 +189,6 @@ func (c *countWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// logs requests the task's output as it is.
 func (s *agent) logs(ctx context.Context, follow bool) (io.ReadCloser, error) {
 	sdk, err := s.operator()
 	if err != nil {

@@ -30,7 +30,6 @@ func get(path, token string) []byte {
 	return b.Bytes()
 }
 
-// exchange sends one request on a connection of its own.
 func exchange(socket string, request []byte) (reply, error) {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {

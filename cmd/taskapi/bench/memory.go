@@ -19,7 +19,6 @@ const rest = 15 * time.Second
 // restingTasks is how many tasks rest with taskapi.
 const restingTasks = 3
 
-// memory reads the memory of taskapi and its keeper after a rest.
 func (env *environment) memory(ctx context.Context, o options) (_ []sample, err error) {
 	s, err := env.running(ctx, sleepers(restingTasks, identityBlock), restingTasks)
 	if err != nil {
@@ -33,7 +32,6 @@ func (env *environment) memory(ctx context.Context, o options) (_ []sample, err 
 	return atRest(ctx, o, s.cmd.Process.Pid, keeper)
 }
 
-// floorMemory reads the memory of the floor after one request and a rest.
 func (env *environment) floorMemory(ctx context.Context, o options) (_ []sample, err error) {
 	f, err := env.floor(ctx, emptyReply, get("/", "none"))
 	if f != nil {

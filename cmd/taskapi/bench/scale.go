@@ -39,7 +39,6 @@ const (
 	churnEvery = 20 * time.Millisecond
 )
 
-// A crowd is one process with many simulated allocations.
 type crowd struct {
 	*process
 	members []*agent

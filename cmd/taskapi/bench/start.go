@@ -66,7 +66,6 @@ func (p *process) firstAnswer(ctx context.Context, file string) (main, first tim
 	return time.Unix(0, answer.Main).Sub(p.started), time.Unix(0, answer.First).Sub(p.started), err
 }
 
-// A beginning is what a start of taskapi took, from exec on.
 type beginning struct {
 	operator, main, task time.Duration // to the operator's first 200, the task's main function, its first 200
 	operatorCPU, taskCPU time.Duration // of taskapi, its keeper and the task, until these answers were seen

@@ -71,7 +71,6 @@ func run(ctx context.Context, log io.Writer, args []string) error {
 	return s.run(ctx, *allocations)
 }
 
-// A simulator has what its allocations share.
 type simulator struct {
 	layout      base.Layout
 	settings    agent.Settings

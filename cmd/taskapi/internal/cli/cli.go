@@ -319,7 +319,6 @@ func takesValue(cmd *cobra.Command, arg string) bool {
 	return isFlag(arg) && flag != nil && flag.NoOptDefVal == ""
 }
 
-// errorJSON is how a command with --json prints an error.
 type errorJSON struct {
 	Error    string `json:"error"`
 	ExitCode int    `json:"exit_code"`

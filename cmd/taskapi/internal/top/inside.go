@@ -184,7 +184,6 @@ func (s *inside) outputs(msg tea.Msg) tea.Cmd {
 	return nil
 }
 
-// read adds a part of a stream, and reads on.
 func (s *inside) read(o outputMsg) tea.Cmd {
 	p := s.output()
 	p.note = ""

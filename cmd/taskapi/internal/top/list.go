@@ -28,7 +28,6 @@ type list struct {
 	below  grown // of the table of the chosen one's tasks
 }
 
-// row is an allocation in the table.
 type row struct {
 	*watch
 	figures

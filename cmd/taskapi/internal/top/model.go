@@ -40,7 +40,6 @@ type Model struct {
 	choice int   // counts the outputs that were opened, to know what is late
 }
 
-// notice is a short message that goes away by itself.
 type notice struct {
 	text  string
 	bad   bool

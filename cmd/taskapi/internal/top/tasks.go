@@ -15,7 +15,6 @@ import (
 	"taskapi/internal/slice"
 )
 
-// task is a row of the table of tasks.
 type task struct {
 	name     string
 	place    int // in the job

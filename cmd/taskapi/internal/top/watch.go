@@ -111,7 +111,6 @@ func (w *watch) polled(p pollMsg, now time.Time) {
 	}
 }
 
-// remember adds what is used now to the histories.
 func (w *watch) remember(now time.Time) {
 	if w.usage == nil {
 		return

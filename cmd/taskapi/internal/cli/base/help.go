@@ -75,7 +75,6 @@ func UseLine(cmd *cobra.Command) string {
 	return cmd.UseLine()
 }
 
-// helpCommands returns the commands below one.
 func helpCommands(cmd *cobra.Command) (all []HelpItem) {
 	for _, sub := range cmd.Commands() {
 		if sub.IsAvailableCommand() {

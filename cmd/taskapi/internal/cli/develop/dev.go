@@ -30,7 +30,6 @@ import (
 	"taskapi/cmd/taskapi/internal/settings"
 )
 
-// devOptions are the flags of taskapi dev.
 type devOptions struct{ start.Options }
 
 func Dev(w base.Environment) *cobra.Command {
@@ -163,7 +162,6 @@ func (o devOptions) build() (*api.Job, *api.TaskGroup, error) {
 	return job, found, base.Usage(err)
 }
 
-// foreground is the command, which gets this program's standard files.
 type foreground struct {
 	interfaces.Foreground
 	command  string

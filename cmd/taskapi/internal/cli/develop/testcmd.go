@@ -32,7 +32,6 @@ import (
 	"taskapi/socket"
 )
 
-// testOptions are the flags of taskapi test.
 type testOptions struct{ start.Options }
 
 func Test(w base.Environment) *cobra.Command {

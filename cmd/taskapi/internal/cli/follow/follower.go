@@ -213,7 +213,6 @@ func (f *Follower) compare(was, is *api.Allocation, at time.Time) {
 
 func jobNumber(job *api.Job) uint64 { return ptr.Deref(cmp.Or(job, &api.Job{}).Version) }
 
-// taskEvent is an event with its task.
 type taskEvent struct {
 	task  string
 	event *api.TaskEvent

@@ -100,7 +100,6 @@ func (l *Lines) cut() bool {
 	return whole || l.cutShort
 }
 
-// fill reads the next frame.
 func (l *Lines) fill(following context.Context, follow bool) error {
 	if l.frames != nil && follow && !l.span.Follow {
 		l.Close()

@@ -24,7 +24,6 @@ import (
 	"taskapi/identity/revocation"
 )
 
-// explainFlags say by which keys and for which socket a token is checked.
 type explainFlags struct {
 	base.KeyFlags
 	jwks, audience []string
@@ -70,7 +69,6 @@ directory.`,
 	return cmd
 }
 
-// explained is the description of a token.
 type explained struct {
 	Header    json.RawMessage `json:",omitempty"` // absent when it is no JSON
 	Claims    json.RawMessage `json:",omitempty"`
@@ -243,7 +241,6 @@ func readable64(segments []string, i int) json.RawMessage {
 	return text
 }
 
-// timesOf returns the times of claims that are there.
 func timesOf(c *identity.Claims, now time.Time) []timeLine {
 	var lines []timeLine
 	for _, t := range []struct {

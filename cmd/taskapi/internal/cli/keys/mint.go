@@ -24,7 +24,6 @@ import (
 	"taskapi/internal/slice"
 )
 
-// mintFlags say which token is made.
 type mintFlags struct {
 	base.KeyFlags
 	at        base.TargetFlags

@@ -19,7 +19,6 @@ import (
 	"taskapi/identity/revocation"
 )
 
-// revokeFlags say which tokens are revoked.
 type revokeFlags struct {
 	dataDir                   string
 	jti, task, alloc, instant string

@@ -41,7 +41,6 @@ import (
 	"taskapi/identity"
 )
 
-// runOptions are the flags of taskapi run.
 type runOptions struct {
 	start.Options
 	takeOver bool // it is taskapi takeover: the saved job runs on
@@ -469,7 +468,6 @@ func (r *request) run(ctx, waiting context.Context) error {
 	}
 }
 
-// begin runs the locked allocation.
 func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Logger) error {
 	ring, err := r.options.tryFiles(r.layout) // before anything is changed
 	if err != nil {

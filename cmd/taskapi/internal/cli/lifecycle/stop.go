@@ -156,7 +156,6 @@ func sayChildren(ctx context.Context, t base.Target, w base.Environment) {
 	}
 }
 
-// stopping is taskapi stop.
 type stopping struct {
 	base.Target
 	how         client.StopOptions

@@ -26,7 +26,6 @@ import (
 	"taskapi/cmd/taskapi/internal/settings"
 )
 
-// runTogether is run --all.
 func (r *request) runTogether(cmd *cobra.Command, waiting context.Context, jobFile string) error {
 	parts, err := r.parts(waiting, cmd, jobFile)
 	if err != nil {
@@ -191,7 +190,6 @@ func detachAll(ctx context.Context, parts []*part, cmd *cobra.Command) error {
 	return errors.Join(report(parts), printErr)
 }
 
-// together is run --all in the foreground.
 type together struct {
 	parts  []*part
 	labels *follow.Labels

@@ -64,7 +64,6 @@ is renewed, the stream begins again at its last index, whose events come a secon
 	return cmd
 }
 
-// eventsStream is taskapi events --json.
 type eventsStream struct {
 	target base.Target
 	w      base.Environment

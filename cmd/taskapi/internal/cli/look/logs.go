@@ -28,7 +28,6 @@ import (
 	"taskapi/internal/wake"
 )
 
-// logsOptions are the flags of taskapi logs.
 type logsOptions struct {
 	follow         bool
 	tail           int // lines; negative for all

@@ -70,7 +70,6 @@ and TASK.
 	return cmd
 }
 
-// psShow is taskapi ps.
 type psShow struct {
 	targets      []base.Target
 	environment  base.Environment

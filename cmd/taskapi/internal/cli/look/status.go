@@ -71,7 +71,6 @@ Allocation.`,
 	return cmd
 }
 
-// statusShow is taskapi status.
 type statusShow struct {
 	output      base.OutputFlags
 	verbose     bool

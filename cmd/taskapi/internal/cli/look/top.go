@@ -76,7 +76,6 @@ something.`,
 	return cmd
 }
 
-// topShow is taskapi top.
 type topShow struct {
 	environment base.Environment
 	out         base.OutputFlags

@@ -92,7 +92,6 @@ ServiceRegistrationListStub.`,
 	return cmd
 }
 
-// servicesTable returns a line for each service.
 func servicesTable(w base.Environment, groups []*api.ServiceRegistrationListStub) *output.Table {
 	table := &output.Table{Colors: w.Colors(), None: "No service registrations found"}
 	table.Header("Service Name", "Namespace", "Tags")

@@ -41,7 +41,6 @@ and a running one sees a change immediately.`,
 	return cmd
 }
 
-// varFlags are the flags of every command about variables.
 type varFlags struct {
 	base.KeyFlags
 	namespace string

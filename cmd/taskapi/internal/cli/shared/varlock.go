@@ -20,7 +20,6 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/vars"
 )
 
-// lockCommandLine is taskapi var lock.
 type lockCommandLine struct {
 	varFlags
 	ttl, delay  time.Duration

@@ -40,7 +40,6 @@ func (c *checkIndex) parse(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// putCommandLine is taskapi var put.
 type putCommandLine struct {
 	varFlags
 	out   base.OutputFlags

@@ -22,7 +22,6 @@ import (
 	"taskapi/internal/wake"
 )
 
-// picture is a screen to write.
 type picture struct {
 	name          string // of its files
 	width, height int
