@@ -15,6 +15,7 @@ import (
 
 // TestActivated runs activated.nomad.hcl, and restarts its server beside requests, none of which may fail.
 func TestActivated(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not installed")
 	}

@@ -15,6 +15,7 @@ import (
 // TestCopyWhileWritten copies a data directory while its variables and its allocation's state are written. Each copy
 // runs once the original has been stopped, and has a value of the variable that was written before.
 func TestCopyWhileWritten(t *testing.T) {
+	t.Parallel()
 	bin := programs(t)
 	place, err := os.MkdirTemp("", "copy") // short: sockets lie in it
 	must.OK(t, err)

@@ -11,6 +11,7 @@ import (
 // TestOIDCVerifier runs the tests of the service that knows its callers by their identities, in the module that it has
 // for its library. They pass, and fail for a service that forgets a check.
 func TestOIDCVerifier(t *testing.T) {
+	t.Parallel()
 	bin := programs(t)
 	program := filepath.Join(bin, "oidc-verifier.test")
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-trimpath", "-o", program, ".")

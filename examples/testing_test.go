@@ -39,6 +39,7 @@ func TestReadmeOfTests(t *testing.T) {
 // files are written, and the rotation test fails with what the text says, and then passes. So the packages for other
 // people's tests can be had from a clone.
 func TestTestingDoc(t *testing.T) {
+	t.Parallel()
 	section, rest, found := strings.Cut(documents(t)[filepath.Join(root, "docs", "testing.md")], "\n## What a server does")
 	if !found {
 		t.Fatal("docs/testing.md has no such section")
