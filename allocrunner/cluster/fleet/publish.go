@@ -46,24 +46,21 @@ func (p *Publisher) Run(ctx context.Context) {
 	w := &writer{Publisher: p, id: latest.ID, node: node.ID, machine: encodeNode(node)}
 	defer w.release()
 	for ctx.Err() == nil {
-		latest = w.keep(ctx)
-		latest = p.next(ctx, latest)
+		p.await(ctx, w.keep(ctx))
 	}
 	ending, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()
 	_ = w.write(ending, p.Alloc.Alloc()) // for those who follow it; the entry ends with the lease in any case
 }
 
-// next waits for another version that is to be written: at once when the state has changed, else after coalesceTime. It
-// returns the latest version when ctx ends.
-func (p *Publisher) next(ctx context.Context, before *api.Allocation) *api.Allocation {
+// await waits until another version is to be written: at once when the state has changed, else after coalesceTime.
+func (p *Publisher) await(ctx context.Context, before *api.Allocation) {
 	now := p.Alloc.Wait(ctx, before.ModifyIndex)
 	ctx, cancel := context.WithTimeout(ctx, coalesceTime)
 	defer cancel()
 	for ctx.Err() == nil && stateOf(now) == stateOf(before) {
 		now = p.Alloc.Wait(ctx, now.ModifyIndex)
 	}
-	return now
 }
 
 // state is the part of an allocation whose changes are published at once.
