@@ -130,8 +130,8 @@ func TestAnEndedLeaseBeginsAgain(t *testing.T) {
 	}
 }
 
-// TestADeletedOwnerBeginsAgain: somebody deletes the owner's key of a lease. Its holder then begins another lease, which
-// has all entries of the first.
+// TestADeletedOwnerBeginsAgain: somebody deletes the owner's key of a lease. Its holder then begins another lease,
+// which has all entries of the first.
 func TestADeletedOwnerBeginsAgain(t *testing.T) {
 	t.Parallel()
 	nodes := etcdtest.Start(t, 1)

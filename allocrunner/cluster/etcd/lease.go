@@ -19,7 +19,7 @@ import (
 )
 
 // An owner's lease is one lease of etcd, which all processes that hold it renew. The owner's key, which is under that
-// lease, lists them. A process that dies stays in the list, so that the lease then ends LeaseTTL after the last renewal.
+// lease, lists them. A process that dies stays in the list, so the lease then ends LeaseTTL after the last renewal.
 
 const (
 	// mostAgain is how many entries one transaction writes again.
@@ -373,7 +373,7 @@ func (l *lease) forget(ctx context.Context, ended ownerRecord) {
 		return
 	}
 	for _, key := range keys {
-		found, err := l.find(ctx, client.RangeRequest{Key: l.core.key(entries, key), Revision: at - 1, KeysOnly: true})
+		found, err := l.find(ctx, client.RangeRequest{Key: l.key(entries, key), Revision: at - 1, KeysOnly: true})
 		if err == nil && len(found.KVs) == 0 {
 			l.mu.Lock()
 			delete(l.kept, key)

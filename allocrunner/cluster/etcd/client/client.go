@@ -352,8 +352,8 @@ func (w *Watch) Heard() time.Time {
 	return time.Now()
 }
 
-// Moved reports whether requests go to another endpoint by now, because the watch's did not answer one. Any goroutine may
-// call it.
+// Moved reports whether requests go to another endpoint by now, because the watch's own did not answer one. Any
+// goroutine may call it.
 func (w *Watch) Moved() bool { return w.at != w.client.at.Load() }
 
 // Watch begins to watch all keys with a prefix, from a revision on. It has one attempt; the next Watch asks the next

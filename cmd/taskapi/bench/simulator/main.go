@@ -117,7 +117,7 @@ func (s *simulator) run(ctx context.Context, allocations int) (err error) {
 	running.Wait()
 	cancel()
 	background.Wait()
-	return errors.Join(append(failed, closeAll())...)
+	return errors.Join(errors.Join(failed...), closeAll())
 }
 
 func (s *simulator) one(ctx context.Context, i int, open func(i int, alloc string) opening) error {
