@@ -43,8 +43,8 @@ func (h *healthHook) Prerun(_ context.Context, req *interfaces.RunnerPrerunReque
 	return nil
 }
 
-// judgeAgain forgets the health of a saved allocation whose tasks ran, and were lost: by a reboot, in a back-up, with the
-// keeper. Its health is decided again once they run. It is called before anybody can read the allocation here.
+// judgeAgain forgets the health of a saved allocation whose tasks ran, and were lost: by a reboot, in a back-up, with
+// the keeper. Its health is decided again once they run. It is called before anybody can read the allocation here.
 func (r *Runner) judgeAgain() {
 	if r.Alloc().DeploymentStatus == nil || TasksRunning(r.cfg.Dir) {
 		return

@@ -424,7 +424,8 @@ func TestClockSetBack(t *testing.T) {
 		want []time.Duration
 	}{
 		"little": {25 * time.Minute, []time.Duration{30 * time.Minute, 40 * time.Minute}},
-		"years":  {30 * 365 * 24 * time.Hour, []time.Duration{10 * time.Minute, 20 * time.Minute, 30 * time.Minute, 40 * time.Minute}},
+		"years": {30 * 365 * 24 * time.Hour, []time.Duration{10 * time.Minute, 20 * time.Minute, 30 * time.Minute,
+			40 * time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
