@@ -116,9 +116,11 @@ func (p *proof) end() {
 	}
 	if p.agent != nil {
 		if p.alloc != "" {
-			_, _ = p.command("job", "stop", "gateway")
-			for began := time.Now(); p.status() == "running" && time.Since(began) < time.Minute; {
-				time.Sleep(100 * time.Millisecond)
+			for began := time.Now(); p.status() != "complete" && time.Since(began) < time.Minute; {
+				if _, err := p.command("job", "stop", "-detach", "gateway"); err != nil { // an agent in trouble
+					fmt.Println(err)
+				}
+				time.Sleep(time.Second)
 			}
 		}
 		_ = p.agent.Process.Signal(syscall.SIGINT)
