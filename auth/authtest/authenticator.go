@@ -10,6 +10,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/handlers"
 	"taskapi/identity"
+	"taskapi/internal/slice"
 )
 
 // authenticator holds the current auth.Authenticator, which is replaced when policy or limits change.
@@ -78,10 +79,7 @@ func (s *Server) parsePolicyLocked() (*auth.Policy, error) {
 		source = fmt.Sprintf("preset = %q\n", source)
 	}
 	for task, capabilities := range s.denied {
-		var names []string
-		for _, c := range capabilities {
-			names = append(names, fmt.Sprintf("%q", c))
-		}
+		names := slice.Map(capabilities, func(c auth.Capability) string { return fmt.Sprintf("%q", c) })
 		source += fmt.Sprintf("\ntask %q {\n  deny = [%s]\n}\n", task, strings.Join(names, ", "))
 	}
 	if source == "" {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"taskapi/auth"
+	"taskapi/internal/slice"
 )
 
 // maxRecords bounds what a Server remembers of requests.
@@ -63,10 +64,7 @@ func (s *Server) Refusals() []string {
 func (s *Server) Expect(want ...string) {
 	s.tb.Helper()
 	s.record.mu.Lock()
-	var got []string
-	for _, r := range s.record.records[s.record.expected:] {
-		got = append(got, line(r))
-	}
+	got := slice.Map(s.record.records[s.record.expected:], line)
 	s.record.expected = len(s.record.records)
 	s.record.mu.Unlock()
 	if !slices.Equal(got, want) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"taskapi/identity"
+	"taskapi/internal/slice"
 )
 
 // Good describes a good token. All fields but OtherKeyID and Extra are required.
@@ -106,9 +107,6 @@ func (d document) value(name string) string { return cmp.Or(d[name], "null") }
 
 // String returns the document's text, with its members sorted.
 func (d document) String() string {
-	var members []string
-	for _, name := range slices.Sorted(maps.Keys(d)) {
-		members = append(members, quote(name)+":"+d[name])
-	}
+	members := slice.Map(slices.Sorted(maps.Keys(d)), func(name string) string { return quote(name) + ":" + d[name] })
 	return "{" + strings.Join(members, ",") + "}"
 }

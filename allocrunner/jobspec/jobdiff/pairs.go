@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"taskapi/internal/slice"
 )
 
 // pairs matches the elements of two lists or two maps: by name, and by position where there are several of a name, or
@@ -60,12 +62,7 @@ func elementName(v reflect.Value) string {
 }
 
 func sortedKeys(m reflect.Value) []string {
-	var keys []string
-	for _, key := range m.MapKeys() {
-		keys = append(keys, key.String())
-	}
-	slices.Sort(keys)
-	return keys
+	return slices.Sorted(slices.Values(slice.Map(m.MapKeys(), reflect.Value.String)))
 }
 
 // same reports that two values of one type say the same. An empty list or map is the same as none; named blocks may be

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"taskapi/internal/slice"
+
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 )
@@ -81,10 +83,8 @@ const identityBlock = `
 
 // server returns a job whose one task is the program with the arguments.
 func server(program string, args ...string) string {
-	for i, arg := range args {
-		args[i] = strconv.Quote(arg)
-	}
-	task := fmt.Sprintf(taskBlock, 0, identityBlock, program, strings.Join(args, ", "))
+	quoted := strings.Join(slice.Map(args, strconv.Quote), ", ")
+	task := fmt.Sprintf(taskBlock, 0, identityBlock, program, quoted)
 	return fmt.Sprintf(jobFile, serverBlocks+task)
 }
 

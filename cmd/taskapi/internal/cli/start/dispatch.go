@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/dispatch"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/slice"
 )
 
 // WithoutDispatch returns the flags without those that a child's job has replaced.
@@ -56,9 +57,7 @@ func withFlags(err error) error {
 	if lacks.NeedsPayload {
 		give = append(give, "--payload FILE")
 	}
-	for _, key := range lacks.NeedsMeta {
-		give = append(give, "--meta "+key+"=VALUE")
-	}
+	give = append(give, slice.Map(lacks.NeedsMeta, func(key string) string { return "--meta " + key + "=VALUE" })...)
 	if len(give) == 0 {
 		return err
 	}
