@@ -67,7 +67,7 @@ func TestSchedule(t *testing.T) {
 		if err := r.Restart(t.Context(), "why"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
 			t.Errorf("a restart of a paused task: %v", err)
 		}
-		at(48*time.Hour, "paused", 2, interfaces.ScheduleForcedPause)
+		at(24*time.Hour, "paused", 2, interfaces.ScheduleForcedPause)
 
 		// Another runner goes on from what is saved.
 		saved := r.Saved()
@@ -80,7 +80,7 @@ func TestSchedule(t *testing.T) {
 		at(time.Second, "paused", 2, interfaces.SchedulePause)
 		set(interfaces.ScheduleForcedRun)
 		at(time.Second, "running", 3, interfaces.ScheduleForcedRun)
-		at(48*time.Hour, "running", 3, interfaces.ScheduleForcedRun)
+		at(24*time.Hour, "running", 3, interfaces.ScheduleForcedRun)
 
 		// A task that ran when its runner was killed is stopped by one that begins outside of its times.
 		set(interfaces.ScheduleRun)
