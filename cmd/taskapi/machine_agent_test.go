@@ -39,8 +39,8 @@ type machineAgent struct {
 func startAgent(t *testing.T, data string, flags ...string) *machineAgent {
 	t.Helper()
 	self := must.Get(os.Executable())(t)
-	a := &machineAgent{taskapiProcess: startCommand(t, self, append([]string{"agent", "--data-dir", data}, flags...)...), t: t,
-		data: data}
+	p := startCommand(t, self, append([]string{"agent", "--data-dir", data}, flags...)...)
+	a := &machineAgent{taskapiProcess: p, t: t, data: data}
 	t.Cleanup(func() {
 		_ = a.Process.Kill() // it may have ended
 		_ = a.Wait()
