@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/output"
 )
 
@@ -19,9 +20,11 @@ func TestTaskState(t *testing.T) {
 	}
 	notRestarting := &api.TaskEvent{Type: api.TaskNotRestarting}
 	states := map[string]*api.TaskState{
-		"pending":        nil,
-		"running":        {State: "running", Restarts: 2, Events: []*api.TaskEvent{exit(1)}},
-		"restarting":     {State: "pending", Restarts: 1},
+		"pending":    nil,
+		"running":    {State: "running", Restarts: 2, Events: []*api.TaskEvent{exit(1)}},
+		"restarting": {State: "pending", Restarts: 1},
+		"paused": {State: "pending", Events: []*api.TaskEvent{{
+			Type: interfaces.EventPausing, Details: map[string]string{interfaces.DetailSchedule: "force_pause"}}}},
 		"not started":    {State: "dead"},
 		"complete (0)":   ended(false, exit(1), &api.TaskEvent{Type: api.TaskStarted}, exit(0), notRestarting),
 		"complete":       ended(false),
@@ -36,7 +39,7 @@ func TestTaskState(t *testing.T) {
 		}
 		all = append(all, state)
 	}
-	want := "1 running, 1 pending, 1 restarting, 3 complete, 2 failed, 1 not started"
+	want := "1 running, 1 pending, 1 restarting, 1 paused, 3 complete, 2 failed, 1 not started"
 	if got := output.TaskCounts(all); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
