@@ -250,6 +250,8 @@ func (c *Client) send(ctx context.Context, at int, path string, body []byte) (_ 
 	}
 }
 
+var errLate = errors.New("no answer in time")
+
 func (c *Client) post(
 	ctx context.Context, at int, path string, body []byte, token string,
 ) (*http.Response, bool, error) {
@@ -269,6 +271,9 @@ func (c *Client) post(
 	if err != nil {
 		if cause := errors.Unwrap(err); cause != nil { // without the method and the path
 			err = cause
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = errLate
 		}
 		return nil, sent.Load(), fmt.Errorf("%s: %w", c.config.Endpoints[at], err)
 	}
@@ -366,9 +371,10 @@ func (c *Client) Watch(ctx context.Context, prefix string, from uint64) (*Watch,
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := func() { cancel(nil) }
 	at := c.at.Load()
-	late := time.AfterFunc(c.timeout, stop)
+	late := time.AfterFunc(c.timeout, func() { cancel(errLate) })
 	response, _, err := c.send(ctx, int(at), "watch", body)
 	if err == nil {
 		lines := bufio.NewReaderSize(response.Body, 4<<10)
