@@ -142,6 +142,8 @@ var identityRows = []row[api.WorkloadIdentity]{
 
 var jobLimits = []limit[api.Job]{
 	among[api.Job]("type", "", api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch),
+	{"namespace", `it must not be "*", by which a request means all namespaces; leave it out, or name one`, nil,
+		func(j *api.Job) bool { return ptr.Deref(j.Namespace) != "*" }},
 }
 
 var groupLimits = []limit[api.TaskGroup]{
