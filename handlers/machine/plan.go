@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/route"
 	"taskapi/internal/ptr"
@@ -37,7 +38,10 @@ func (h *handlers) plan(ctx context.Context, r *route.Request, want *api.JobPlan
 		return route.Answer{}, err
 	}
 	index := h.Machine.Index()
-	p := newPlanned(want.Job, all)
+	p, err := newPlanned(want.Job, all)
+	if err != nil {
+		return route.Answer{}, err
+	}
 	p.Warnings, p.Index = judged.Warnings, index
 	if err := p.ask(ctx, h); err != nil {
 		return route.Answer{}, err
@@ -65,7 +69,8 @@ type planned struct {
 	changes *changes
 }
 
-func newPlanned(job *api.Job, all []*api.Allocation) *planned {
+// newPlanned returns what a registration would do. Errors: the job asks for more than a machine runs.
+func newPlanned(job *api.Job, all []*api.Allocation) (*planned, error) {
 	p := &planned{job: job, wanted: map[string]string{}, changes: newChanges(*job.ID),
 		plan: plan{JobPlanResponse: &api.JobPlanResponse{
 			Annotations: &api.PlanAnnotations{DesiredTGUpdates: map[string]*api.DesiredUpdates{}},
@@ -90,12 +95,16 @@ func newPlanned(job *api.Job, all []*api.Allocation) *planned {
 		if job.IsPeriodic() || job.IsParameterized() { // it starts nothing by itself
 			count = min(len(p.running), 1)
 		}
+		if count > interfaces.MostOfJob-len(p.wanted) {
+			return nil, route.Invalid("group %q: count: the job asks for more than %d allocations", ptr.Deref(tg.Name),
+				interfaces.MostOfJob)
+		}
 		for i := range count {
 			p.wanted[fmt.Sprintf("%s.%s[%d]", *job.ID, ptr.Deref(tg.Name), i)] = ptr.Deref(tg.Name)
 		}
 		p.group(ptr.Deref(tg.Name))
 	}
-	return p
+	return p, nil
 }
 
 // group returns the difference of a group.

@@ -14,14 +14,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"taskapi/allocrunner/deployment"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/internal/ptr"
 )
-
-// maxMembers is more allocations of a job than a machine runs.
-const maxMembers = 1000
 
 // member is one of the allocations that a job asks for.
 type member struct {
@@ -43,8 +41,8 @@ func membersOf(job *api.Job, groups []*api.TaskGroup) (all []member, err error) 
 		if g.Count != nil && !system {
 			count = *g.Count
 		}
-		if len(all)+count > maxMembers {
-			return nil, fmt.Errorf("group %q: count: the job asks for more than %d allocations", *g.Name, maxMembers)
+		if count > interfaces.MostOfJob-len(all) {
+			return nil, fmt.Errorf("group %q: count: the job asks for more than %d allocations", *g.Name, interfaces.MostOfJob)
 		}
 		for i := range count {
 			all = append(all, member{g, i, agent.AllocName(*job.ID, *g.Name, i)})
