@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"golang.org/x/crypto/chacha20poly1305"
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/etcd"
@@ -145,10 +146,14 @@ func (n *Node) Ready(t testing.TB) {
 	}
 }
 
-// Signal sends a signal to the server.
+// Signal sends a signal to the server. A server that gets SIGSTOP has stopped when Signal returns.
 func (n *Node) Signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
-	if err := n.Proc.Process.Signal(s); err != nil {
+	err := n.Proc.Process.Signal(s)
+	if err == nil && s == syscall.SIGSTOP {
+		err = unix.Waitid(unix.P_PID, n.Proc.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }
