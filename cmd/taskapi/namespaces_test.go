@@ -202,13 +202,14 @@ func TestThreeMachines(t *testing.T) {
 // follow runs the commands of the page. Each runs on the machine that its data directory is named for.
 func (n *network) follow(t *testing.T, script string) {
 	t.Helper()
-	wrapper := "#!/bin/sh\nfor arg; do case $arg in\n"
+	var wrapper strings.Builder
+	wrapper.WriteString("#!/bin/sh\nfor arg; do case $arg in\n")
 	for i, name := range []string{"a", "b", "c"} {
-		wrapper += fmt.Sprintf("%s) exec nsenter %s \"$@\" ;;\n", name,
-			strings.Join(enter(n.pid[i], ".", self(t)), " "))
+		wrapper.WriteString(fmt.Sprintf("%s) exec nsenter %s \"$@\" ;;\n", name,
+			strings.Join(enter(n.pid[i], ".", self(t)), " ")))
 	}
 	must.OK(t, os.Mkdir(filepath.Join(n.dir, "bin"), 0o700))
-	must.OK(t, os.WriteFile(filepath.Join(n.dir, "bin", "taskapi"), []byte(wrapper+"esac; done\nexit 2\n"), 0o700))
+	must.OK(t, os.WriteFile(filepath.Join(n.dir, "bin", "taskapi"), []byte(wrapper.String()+"esac; done\nexit 2\n"), 0o700))
 	must.OK(t, os.CopyFS(filepath.Join(n.dir, "examples"), os.DirFS("../../examples")))
 	p := newProcess("sh", "-euc", script)
 	p.Dir = n.dir

@@ -219,7 +219,7 @@ func groups[K comparable](function, field string) func(any) (map[K][]any, error)
 			case !v.IsValid():
 				return nil, fmt.Errorf("%s: wrong argument type %T", function, list)
 			case v.Kind() == reflect.Slice:
-				keys, _ = v.Convert(reflect.TypeOf(keys)).Interface().([]K)
+				keys, _ = v.Convert(reflect.TypeFor[[]K]()).Interface().([]K)
 			default:
 				key, _ := v.Interface().(K)
 				keys = append(keys, key)
