@@ -119,8 +119,8 @@ func (l *Listener) admit(raw *net.UnixConn) *Conn {
 	return &Conn{UnixConn: raw, peer: peer, listener: l}
 }
 
-// MakeRoom lets a new connection take the place of another when all are taken: room then closes one, or reports false. It
-// is called before Accept.
+// MakeRoom lets a new connection take the place of another when all are taken: room then closes one, or reports false.
+// MakeRoom is called before Accept.
 func (l *Listener) MakeRoom(room func() bool) { l.room = room }
 
 // acquire takes a place for a connection, from this socket and from its share.

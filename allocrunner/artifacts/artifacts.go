@@ -147,7 +147,7 @@ func (r *round) add(a *api.TaskArtifact) error {
 	if s.URL.Scheme == "ssh" && r.req.User.Home != "" { // ssh looks there for known hosts and keys
 		r.read = append(r.read, filepath.Join(r.req.User.Home, ".ssh"))
 	}
-	ok := false
+	var ok bool
 	to := env.ReplaceEnv(cmp.Or(ptr.Deref(a.RelativeDest), "local/"))
 	if one.Shared, one.Destination, ok = r.req.Dir.Destination(to); !ok {
 		return errors.New("artifact destination path escapes alloc directory")

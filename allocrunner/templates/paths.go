@@ -48,7 +48,7 @@ var (
 
 // destination returns the place of a template's destination.
 func destination(req *interfaces.TaskPrestartRequest, raw string) (p place, err error) {
-	ok := false
+	var ok bool
 	if p.shared, p.path, ok = req.Dir.Destination(req.Env.ReplaceEnv(raw)); !ok || p.path == "." {
 		err = errDestinationEscapes
 	}

@@ -38,8 +38,12 @@ type machineAgent struct {
 // startAgent starts the agent of a data directory. At the end all allocations are stopped.
 func startAgent(t *testing.T, data string, flags ...string) *machineAgent {
 	t.Helper()
-	self := must.Get(os.Executable())(t)
-	p := startCommand(t, self, append([]string{"agent", "--data-dir", data}, flags...)...)
+	return startAgentBy(t, data, self(t), append([]string{"agent", "--data-dir", data}, flags...)...)
+}
+
+func startAgentBy(t *testing.T, data, program string, args ...string) *machineAgent {
+	t.Helper()
+	p := startCommand(t, program, args...)
 	a := &machineAgent{taskapiProcess: p, t: t, data: data}
 	t.Cleanup(func() {
 		_ = a.Process.Kill() // it may have ended

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -176,5 +177,27 @@ func TestAgentsHalfWrittenState(t *testing.T) {
 	b.register(job)
 	if all := b.allocs("pair"); len(all) != 1 || !strings.HasPrefix(all[0], "running ") || strings.HasSuffix(all[0], id) {
 		t.Errorf("the damaged one's job has the allocations %q", all)
+	}
+}
+
+// TestAgentWithoutInotify: an agent sees what begins, also where its user has all instances of inotify in use.
+func TestAgentWithoutInotify(t *testing.T) {
+	t.Parallel()
+	data := shortDir(t)
+	without := []string{"--user", "--map-root-user", "sh", "-c",
+		"echo 0 > /proc/sys/user/max_inotify_instances && exec \"$@\"", "sh"}
+	if out, err := exec.Command("unshare", append(without, "true")...).CombinedOutput(); err != nil {
+		t.Skipf("no user namespaces here: %v: %s", err, out)
+	}
+	a := startAgentBy(t, data, "unshare", append(without, self(t), "agent", "--data-dir", data)...)
+	_, meta, err := a.client().Allocations().List(nil)
+	must.OK(t, err)
+	a.taskapi("run", "-d", "../../examples/hello.nomad.hcl")
+	list, _, err := a.client().Allocations().List(&api.QueryOptions{WaitIndex: meta.LastIndex})
+	if err != nil || len(list) != 1 {
+		t.Errorf("a reader who waits sees %v, %v", list, err)
+	}
+	if !strings.Contains(a.out.String(), "fs.inotify.max_user_instances") {
+		t.Error("the agent has inotify, or does not say what to raise")
 	}
 }

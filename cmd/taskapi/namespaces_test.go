@@ -205,11 +205,11 @@ func (n *network) follow(t *testing.T, script string) {
 	var wrapper strings.Builder
 	wrapper.WriteString("#!/bin/sh\nfor arg; do case $arg in\n")
 	for i, name := range []string{"a", "b", "c"} {
-		wrapper.WriteString(fmt.Sprintf("%s) exec nsenter %s \"$@\" ;;\n", name,
-			strings.Join(enter(n.pid[i], ".", self(t)), " ")))
+		fmt.Fprintf(&wrapper, "%s) exec nsenter %s \"$@\" ;;\n", name, strings.Join(enter(n.pid[i], ".", self(t)), " "))
 	}
 	must.OK(t, os.Mkdir(filepath.Join(n.dir, "bin"), 0o700))
-	must.OK(t, os.WriteFile(filepath.Join(n.dir, "bin", "taskapi"), []byte(wrapper.String()+"esac; done\nexit 2\n"), 0o700))
+	wrapper.WriteString("esac; done\nexit 2\n")
+	must.OK(t, os.WriteFile(filepath.Join(n.dir, "bin", "taskapi"), []byte(wrapper.String()), 0o700))
 	must.OK(t, os.CopyFS(filepath.Join(n.dir, "examples"), os.DirFS("../../examples")))
 	p := newProcess("sh", "-euc", script)
 	p.Dir = n.dir

@@ -59,8 +59,8 @@ job "templates" {
 `
 
 // TestVault: a task gets a token of Vault for its identity and waits for a secret. A taskapi that is killed and started
-// again keeps the token and the certificate, and what has changed meanwhile is rendered and told once. The end revokes the token. No secret
-// and no token is in the output or in a file that is not the task's own.
+// again keeps the token and the certificate, and renders once what has changed meanwhile. The end revokes the token.
+// No secret and no token is in the output or in a file that is not the task's own.
 func TestVault(t *testing.T) {
 	t.Parallel()
 	const password = "a-secret-of-vault"

@@ -421,8 +421,8 @@ func (p *proof) sdk() {
 }
 
 // throughput compares reads of the variable on eight connections, in turns. The client sends prepared bytes, and reads
-// no more of an answer than its length, so the servers are what is measured. Processor times say what an answer costs on
-// a busy machine, too.
+// no more of an answer than its length, so that the servers are measured. Processor times say how much an answer costs
+// on a busy machine, too.
 func (p *proof) throughput() {
 	servers := []int{p.agent.Process.Pid, p.gatewayTask()}
 	cpu := func(pids ...int) (used time.Duration) {

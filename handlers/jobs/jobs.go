@@ -221,7 +221,8 @@ func statuses(ctx context.Context, r *route.Request, want *api.JobStatusesReques
 	return l.Answer([]*api.Allocation{current}, current.ModifyIndex)
 }
 
-// Named reports whether a request for the statuses of jobs names that of an allocation. One that names none is about all.
+// Named reports whether a request for the statuses of jobs names that of an allocation. A request that names none is
+// about all.
 func Named(want *api.JobStatusesRequest, of *api.Allocation) bool {
 	return len(want.Jobs) == 0 || slices.ContainsFunc(want.Jobs, func(id api.NamespacedID) bool {
 		return id.ID == of.JobID && cmp.Or(id.Namespace, api.DefaultNamespace) == of.Namespace

@@ -56,8 +56,8 @@ func (h *handlers) ofJob(own route.Handler, versions bool) route.Handler {
 }
 
 // named returns the allocations of the job that a path names, or all for a path that names none. A job's ID is unique
-// in a namespace alone. Without a namespace, the job of the default namespace is meant or, if there is none, the only one
-// with that ID.
+// in a namespace alone. Without a namespace, a request means the job of the default namespace or, if there is none, the
+// only one with that ID.
 func (h *handlers) named(ctx context.Context, r *route.Request) ([]*api.Allocation, error) {
 	if r.Param("job") == "" {
 		return h.Machine.Allocations(ctx)

@@ -250,7 +250,7 @@ func TestComing(t *testing.T) {
 	})
 }
 
-// TestChangesAllTheTime: a reader gets an answer also when changes and other readers come faster than the agent answers.
+// TestChangesAllTheTime: a reader gets an answer even if changes and other readers come faster than the agent answers.
 func TestChangesAllTheTime(t *testing.T) {
 	slow := func(w http.ResponseWriter, r *http.Request) {
 		pause(r.Context(), 5*time.Millisecond)

@@ -47,7 +47,7 @@ func calculate[T uint64 | int64 | float64](function string, a, b T) T {
 	return a - a/b*b // modulo, which takes integers
 }
 
-// arithmetic returns a template's function of that name. The second operand comes first, so that the first can be piped.
+// arithmetic returns a template's function of that name. The second operand comes first: a template pipes the first.
 func arithmetic(function string) func(b, a any) (any, error) {
 	return func(b, a any) (any, error) {
 		x, y, err := alike(function, a, b)

@@ -1,6 +1,6 @@
 // Package vaulttest stands in for Vault in tests: it serves a login with JWTs, tokens, leases, a store of keys and
-// values with versions at secret/, one without at kv/, passwords with leases at db/creds/, and certificates at pki/issue/. Its answers have the
-// form of Vault 1.21's. No program imports it.
+// values with versions at secret/, one without at kv/, passwords with leases at db/creds/, and certificates at
+// pki/issue/. Its answers have the form of Vault 1.21's. No program imports vaulttest.
 package vaulttest
 
 import (

@@ -143,7 +143,8 @@ func (env *environment) etcd(ctx context.Context, flags ...string) (*etcdServer,
 	here, peer := "http://"+addresses[0], "http://"+addresses[1]
 	e := &etcdServer{address: addresses[0], args: append([]string{"--data-dir", env.path(".etcd"),
 		"--listen-client-urls", here, "--advertise-client-urls", here, "--listen-peer-urls", peer,
-		"--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer, "--logger", "zap", "--log-level", "error"}, flags...)}
+		"--initial-advertise-peer-urls", peer, "--initial-cluster", "default=" + peer, "--logger", "zap",
+		"--log-level", "error"}, flags...)}
 	return e, e.start(ctx)
 }
 

@@ -32,6 +32,8 @@ const (
 	steadyTime  = time.Minute
 	// dialTime bounds how long a connection to an allocation's process may take.
 	dialTime = 5 * time.Second
+	// pollInterval is how often directories are looked at without inotify: a user may have a bounded number of instances.
+	pollInterval = time.Second
 )
 
 // followLocked follows an allocation until it has ended or its directory is gone.
@@ -144,7 +146,7 @@ func (m *Machine) awaitChange(ctx context.Context, id string) {
 	defer dir.Close()
 	watch, err := m.dirs.Dir(dir)
 	if err != nil {
-		_ = sleep(ctx, time.Minute)
+		_ = sleep(ctx, pollInterval)
 		return
 	}
 	defer watch.Close()

@@ -104,8 +104,13 @@ func (m *Machine) Run(ctx context.Context) error {
 	}
 	defer dir.Close()
 	watch, err := m.dirs.Dir(dir)
+	var tick <-chan time.Time
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", m.cfg.Dir.Allocs(), err)
+		m.cfg.Logger.Warn("the kernel reports no changes of files, so allocations are looked for every second: raise "+
+			"fs.inotify.max_user_instances", "error", err)
+		ticker := time.NewTicker(pollInterval)
+		defer ticker.Stop()
+		tick = ticker.C
 	}
 	defer watch.Close()
 	if err := m.look(ctx); err != nil {
@@ -124,9 +129,10 @@ func (m *Machine) Run(ctx context.Context) error {
 		case err := <-server.failed:
 			return err
 		case <-watch.Changed():
-			if err := m.look(ctx); err != nil {
-				m.cfg.Logger.Warn("allocations that have begun are not seen yet", "error", err)
-			}
+		case <-tick:
+		}
+		if err := m.look(ctx); err != nil {
+			m.cfg.Logger.Warn("allocations that have begun are not seen yet", "error", err)
 		}
 	}
 }

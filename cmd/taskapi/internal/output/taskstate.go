@@ -65,7 +65,8 @@ func TaskCounts(states []*api.TaskState) string {
 		counts[TaskWord(s)]++
 	}
 	var parts []string
-	for _, word := range []string{"running", "pending", taskRestarting, taskPaused, taskComplete, taskFailed, taskNotStarted} {
+	words := []string{"running", "pending", taskRestarting, taskPaused, taskComplete, taskFailed, taskNotStarted}
+	for _, word := range words {
 		if n := counts[word]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, word))
 		}

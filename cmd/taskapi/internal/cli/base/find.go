@@ -176,8 +176,8 @@ func NewFinder(w Environment, dataDir string) (*Finder, error) {
 	return f, nil
 }
 
-// Look finds the data directories, as NewFinder does, and reads their allocations; see the method Look. With an error it
-// returns what it has found.
+// Look finds the data directories, as NewFinder does, and reads their allocations; see the method Look. With an error,
+// it returns the allocations that it has found.
 func Look(ctx context.Context, w Environment, dataDir string, args ...string) (*Finder, error) {
 	f, err := NewFinder(w, dataDir)
 	if err != nil {

@@ -47,7 +47,7 @@ func readToken(w base.Environment, args []string) (string, error) {
 		name = args[0]
 	}
 	if strings.Count(name, ".") == 2 && strings.HasPrefix(name, "ey") {
-		if _, err := os.Lstat(name); err != nil {
+		if _, err := os.Lstat(name); err != nil { //nolint:nilerr // it is no file, but a token
 			fmt.Fprintln(w.Stderr, "taskapi: warning: every user of this machine can read a token on a command line: give a "+
 				"file, or standard input")
 			return name, nil
