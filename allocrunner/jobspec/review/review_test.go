@@ -297,7 +297,11 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 			"task \"u\" {\ndriver = \"raw_exec\"\nconfig { command = \"x\" }\nresources {\nnetwork {\n" +
 			"mode = \"bridge\"\nport \"a\" {}\nport \"c\" { static = 80 }\n}\n}\n}"), []string{
 			"refused " + inG + "port", "refused " + inG + "port", `refused group "g" > task "u": network mode`}},
-		"limits": {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
+		"task network, as the group's but for -": {group("network {\nport \"a-b\" {}\n}\n" +
+			"task \"u\" {\ndriver = \"raw_exec\"\nconfig { command = \"x\" }\nresources {\nnetwork {\n" +
+			"port \"a_b\" {}\n}\n}\n}"), []string{"refused " + inG + "port"}},
+		"port with slash": {group("network {\nport \"t/a\" {}\n}"), []string{"refused " + inG + "port"}},
+		"limits":          {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
 		"memory_max below memory": {task("resources {\nmemory = 20\nmemory_max = 10\n}"),
 			[]string{"refused " + inT + "resources memory_max", "note " + inG + "resources"}},
 		"default limits":    {task("resources {\ncpu = 100\nmemory = 300\n}"), nil},

@@ -96,6 +96,9 @@ func (r *reviewer) ports(n *api.NetworkResource) {
 		if p.Label == "" {
 			r.refuse("port", "a port has no label")
 		}
+		if strings.Contains(p.Label, "/") {
+			r.refuse("port", "the label %q has a slash in it, which comes after a task's name; use another character", p.Label)
+		}
 		if seen[envName(p.Label)] {
 			r.refuse("port", "there are two ports labelled %q, or with labels that differ only in - and _", p.Label)
 		}
@@ -115,10 +118,13 @@ func (r *reviewer) portsTogether() {
 		if other, taken := static[p.Value]; taken && p.Value != 0 {
 			r.refuse("port", "ports %q and %q are both static = %d", other, p.Label, p.Value)
 		}
-		static[p.Value], labels[p.Label] = p.Label, true
+		static[p.Value] = p.Label
+		if !strings.Contains(p.Label, "/") {
+			labels[envName(p.Label)] = true
+		}
 	}
 	for _, p := range all {
-		if _, own, ok := strings.Cut(p.Label, "/"); ok && labels[own] {
+		if _, own, ok := strings.Cut(p.Label, "/"); ok && labels[envName(own)] {
 			r.refuse("port", "port %q has the label of a port of the group", p.Label)
 		}
 	}
