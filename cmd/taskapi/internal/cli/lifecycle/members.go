@@ -47,19 +47,18 @@ func membersOf(job *api.Job, groups []*api.TaskGroup) (all []member, err error) 
 		for i := range count {
 			all = append(all, member{g, i, agent.AllocName(*job.ID, *g.Name, i)})
 		}
-		for _, n := range g.Networks {
-			for _, p := range n.ReservedPorts {
-				other, taken := static[p.Value]
-				switch {
-				case count > 1:
-					return nil, fmt.Errorf("group %q: port %q: only one of its %d allocations can have the static port %d; leave "+
-						"out static, and each gets a port of its own", *g.Name, p.Label, count, p.Value)
-				case taken && count > 0:
-					return nil, fmt.Errorf("group %q: port %q: group %q has the static port %d, too; give each its own",
-						*g.Name, p.Label, other, p.Value)
-				case count > 0:
-					static[p.Value] = *g.Name
-				}
+		for _, p := range interfaces.Ports(interfaces.Networks(g)) {
+			other, taken := static[p.Value]
+			switch {
+			case p.Value == 0 || count == 0:
+			case count > 1:
+				return nil, fmt.Errorf("group %q: port %q: only one of its %d allocations can have the static port %d; leave "+
+					"out static, and each gets a port of its own", *g.Name, p.Label, count, p.Value)
+			case taken:
+				return nil, fmt.Errorf("group %q: port %q: group %q has the static port %d, too; give each its own",
+					*g.Name, p.Label, other, p.Value)
+			default:
+				static[p.Value] = *g.Name
 			}
 		}
 	}
