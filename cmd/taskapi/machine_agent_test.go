@@ -365,6 +365,36 @@ func TestAgentsPurgeOutlivesIt(t *testing.T) {
 	})
 }
 
+// TestAgentsRegistrationOutlivesIt: all allocations of a job get the new version, also when the agent is killed after the
+// first one has got it.
+func TestAgentsRegistrationOutlivesIt(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	job := parsedJob(t, pairJob)
+	job.TaskGroups[0].Update = &api.UpdateStrategy{MaxParallel: new(1), MinHealthyTime: new(time.Second)}
+	a.register(job)
+	updated := func(a *machineAgent) (n int) {
+		all, _, err := a.client().Jobs().Allocations("pair", false, nil)
+		for _, alloc := range all {
+			if err == nil && alloc.JobVersion == 1 && alloc.ClientStatus == "running" {
+				n++
+			}
+		}
+		return n
+	}
+	job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "1"}
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		_, _, _ = a.client().Jobs().Register(job, nil) // the agent may be killed before it answers
+	}()
+	until(t, a.taskapiProcess, "updates an allocation", func() bool { return updated(a) > 0 })
+	kill(t, a.taskapiProcess)
+	<-answered
+	next := startAgent(t, a.data)
+	until(t, next.taskapiProcess, "has both allocations of the new version", func() bool { return updated(next) == 2 })
+}
+
 // TestAgentsNamespaces: a request that names a job without a namespace means the job of the default one.
 func TestAgentsNamespaces(t *testing.T) {
 	t.Parallel()

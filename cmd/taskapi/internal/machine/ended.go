@@ -77,8 +77,7 @@ func (o *over) Exec(context.Context, interfaces.ExecRequest) (interfaces.ExecSes
 
 // Collect removes the allocation with its directory.
 func (o *over) Collect(ctx context.Context) error {
-	_, err := o.machine.command(ctx, nil, "gc", "--data-dir="+string(o.machine.cfg.Dir), o.alloc.ID)
-	return err
+	return o.machine.command(ctx, nil, "gc", "--data-dir="+string(o.machine.cfg.Dir), o.alloc.ID)
 }
 
 // self stands for the machine where a route needs an allocation.
@@ -124,6 +123,5 @@ func (s *self) Wait(ctx context.Context, index uint64) *api.Allocation {
 
 // Collect removes every allocation that has ended.
 func (s *self) Collect(ctx context.Context) error {
-	_, err := s.machine.command(ctx, nil, "gc", "--all", "--data-dir="+string(s.machine.cfg.Dir))
-	return err
+	return s.machine.command(ctx, nil, "gc", "--all", "--data-dir="+string(s.machine.cfg.Dir))
 }

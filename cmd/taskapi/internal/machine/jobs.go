@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -17,11 +18,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/handlers/apierror"
-	"taskapi/internal/lastwords"
 	"taskapi/internal/ptr"
 )
 
@@ -42,22 +43,29 @@ type commandError struct {
 
 func (e *commandError) Error() string { return e.words }
 
-// command runs a command of this program to its end, and returns its output.
-func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) (string, error) {
-	stdout, stderr := lastwords.Buffer{Limit: maxSaid}, lastwords.Buffer{Limit: maxSaid}
+// command runs a command of this program to its end. The command goes on when this process is killed: what it writes
+// goes to a file in memory, not to a pipe, whose end would be the command's end, too.
+func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) error {
+	fd, err := unix.MemfdCreate("stderr", unix.MFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("taskapi %s: %w", args[0], err)
+	}
+	stderr := os.NewFile(uintptr(fd), "stderr")
+	defer stderr.Close()
 	cmd := m.newCommand(ctx, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(stdin), stderr
 	cmd.WaitDelay = time.Second
-	err := cmd.Run()
+	err = cmd.Run()
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {
-		return stdout.String(), err
+		return err
 	}
-	words := strings.TrimSpace(strings.ReplaceAll(stderr.String(), "taskapi: ", ""))
+	said, _ := io.ReadAll(io.NewSectionReader(stderr, 0, maxSaid)) // from memory
+	words := strings.TrimSpace(strings.ReplaceAll(string(said), "taskapi: ", ""))
 	if words == "" {
 		words = "taskapi " + args[0] + ": " + exit.Error()
 	}
-	return stdout.String(), &commandError{exit.ExitCode(), words}
+	return &commandError{exit.ExitCode(), words}
 }
 
 func (m *Machine) newCommand(ctx context.Context, args ...string) *exec.Cmd {
@@ -129,7 +137,7 @@ func (m *Machine) carryOut(ctx context.Context, job *api.Job, text []byte) error
 	if args[0] == "run" {
 		args = append(args, m.cfg.RunFlags...)
 	}
-	_, err = m.command(ctx, text, append(args, "--data-dir="+string(m.cfg.Dir), "-")...)
+	err = m.command(ctx, text, append(args, "--data-dir="+string(m.cfg.Dir), "-")...)
 	if failed, ok := errors.AsType[*commandError](err); ok && failed.code == exitUsage {
 		return apierror.New(apierror.Invalid, failed.words)
 	}
@@ -189,7 +197,7 @@ func (m *Machine) endStops(ctx context.Context, all []*api.Allocation) error {
 			m.locate(ctx, alloc.ID).Holder != client.Nobody {
 			continue
 		}
-		_, err := m.command(ctx, nil, "stop", "--detach", "--data-dir="+string(m.cfg.Dir), alloc.ID)
+		err := m.command(ctx, nil, "stop", "--detach", "--data-dir="+string(m.cfg.Dir), alloc.ID)
 		if err != nil {
 			return fmt.Errorf("allocation %s is being stopped, and no taskapi runs it: %w", alloc.ID, err)
 		}
@@ -249,7 +257,7 @@ func (m *Machine) Stop(ctx context.Context, all []*api.Allocation, noShutdownDel
 	}
 	data := "--data-dir=" + string(m.cfg.Dir)
 	if len(left) > 0 {
-		if _, err := m.command(ctx, nil, slices.Concat([]string{"stop", "--detach", data}, left)...); err != nil {
+		if err := m.command(ctx, nil, slices.Concat([]string{"stop", "--detach", data}, left)...); err != nil {
 			return apierror.New(apierror.Unavailable, err.Error()).Because(err)
 		}
 	}
@@ -279,7 +287,7 @@ func (m *Machine) resume(ctx context.Context, id, name string) {
 	m.cfg.Logger.Info("resuming an allocation whose taskapi has exited", "alloc", id, "name", name)
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if _, err := m.command(ctx, nil, "takeover", "--data-dir="+string(m.cfg.Dir), id); err != nil {
+	if err := m.command(ctx, nil, "takeover", "--data-dir="+string(m.cfg.Dir), id); err != nil {
 		m.cfg.Logger.Warn("an allocation whose taskapi has exited could not be resumed", "alloc", id, "name", name,
 			"error", err)
 	}
