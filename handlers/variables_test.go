@@ -335,6 +335,32 @@ func TestVariableWaitEnds(t *testing.T) {
 	}
 }
 
+// forgetfulVariables knows the changes after an index alone.
+type forgetfulVariables struct {
+	*fakeVariables
+	from uint64
+}
+
+func (f forgetfulVariables) Await(
+	ctx context.Context, namespace, prefix string, after uint64, concerns variables.Concerns,
+) error {
+	if after < f.from {
+		return nil
+	}
+	return f.fakeVariables.Await(ctx, namespace, prefix, after, concerns)
+}
+
+// TestOldVariableWaits: a query waits for a variable that has not changed since the store has forgotten its changes. A
+// client that was answered at once would ask again and again.
+func TestOldVariableWaits(t *testing.T) {
+	kept := newFakeVariables("nomad/jobs", "secret", "other")
+	s := newServer(t, newAlloc(t), withVariables(forgetfulVariables{kept, kept.index}))
+	got := s.do(t, "GET", "/v1/var/nomad/jobs?index=41&wait=1ms", goodToken, "")
+	if got.Status != 200 || got.Header.Get("X-Nomad-Index") != "41" || len(kept.awaited) != 1 {
+		t.Errorf("got %d %q after %d waits", got.Status, got.Body, len(kept.awaited))
+	}
+}
+
 // TestVariableWritesAreAudited without what they write.
 func TestVariableWritesAreAudited(t *testing.T) {
 	s := newServer(t, newAlloc(t), withVariables(newFakeVariables()))

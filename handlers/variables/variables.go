@@ -160,15 +160,20 @@ func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, err
 	if err := at.may(r, auth.VariableRead); err != nil {
 		return route.Answer{}, err
 	}
-	there, _, err := at.kept.List(ctx, at.namespace, at.path, at.concerns) // without the items
-	if err != nil {
-		return route.Answer{}, fmt.Errorf("read variable: %w", err)
-	}
-	known := uint64(0)
-	for _, v := range there {
-		known = v.ModifyIndex
+	known, listed := uint64(0), uint64(0)
+	if after, _ := route.IndexOf(r.Query()); after > 0 { // else nobody waits
+		var there []*api.VariableMetadata
+		if there, listed, err = at.kept.List(ctx, at.namespace, at.path, at.concerns); err != nil {
+			return route.Answer{}, fmt.Errorf("read variable: %w", err)
+		}
+		for _, v := range there {
+			known = v.ModifyIndex
+		}
 	}
 	err = r.AwaitChange(ctx, known, func(ctx context.Context, after uint64) error {
+		if known > 0 { // nothing has happened to it up to there, which the store may have forgotten
+			after = max(after, listed)
+		}
 		return at.kept.Await(ctx, at.namespace, at.path, after, at.concerns)
 	})
 	if err != nil {
