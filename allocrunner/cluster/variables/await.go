@@ -76,12 +76,35 @@ func (s *Service) endLocks(ctx context.Context, namespace, prefix string, concer
 	if err != nil {
 		return 0, err
 	}
+	keys := make(map[string]bool, len(page.Entries))
+	for _, leased := range page.Entries {
+		at, _ := placeIn(leasePrefix, leased.Key)
+		keys[at.key()] = true
+	}
+	there, err := s.entries(ctx, variablePrefix, namespace, prefix, keys)
+	if err != nil {
+		return 0, err
+	}
 	next := endLook
 	for _, leased := range page.Entries {
 		at, _ := placeIn(leasePrefix, leased.Key)
-		left, err := s.endLock(ctx, at)
+		found, err := s.withLease(newState(at, there[at.key()]), leased)
 		if err != nil {
 			return 0, err
+		}
+		now, err := s.clock()
+		if err != nil {
+			return 0, err
+		}
+		left := endLook
+		switch {
+		case !found.hasLock():
+		case found.phase == held, found.phase == delayed:
+			left = found.Lock.left(found.lease, now)
+		default:
+			if left, err = s.endLock(ctx, at); err != nil {
+				return 0, err
+			}
 		}
 		next = min(next, left)
 	}

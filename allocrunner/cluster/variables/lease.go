@@ -45,14 +45,14 @@ type observed struct {
 }
 
 // mostObserved bounds the memory for locks that are gone. One that is forgotten is held for longer.
-const mostObserved = 4096
+const mostObserved = 2 * MaxVariables
 
 // lease returns the lease of another machine as if this one had renewed it when this process saw it first.
 func (o *observer) lease(entry cluster.Entry, of lease, now Moment) lease {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	first, known := o.seen[entry.Key]
-	if !known || first.index != entry.ModifyIndex {
+	if !known || first.index < entry.ModifyIndex {
 		if len(o.seen) >= mostObserved {
 			clear(o.seen)
 		}

@@ -1,11 +1,14 @@
 package variables_test
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/allocrunner/cluster/variables"
 	"taskapi/internal/must"
 )
 
@@ -59,4 +62,45 @@ func TestLocksOfSeveralMachines(t *testing.T) {
 			t.Error("a machine writes without the lock")
 		}
 	})
+}
+
+// countingStore counts the reads of a store.
+type countingStore struct {
+	cluster.Store
+	reads int
+}
+
+func (s *countingStore) Get(ctx context.Context, key string) (cluster.Entry, uint64, error) {
+	s.reads++
+	return s.Store.Get(ctx, key)
+}
+
+func (s *countingStore) List(ctx context.Context, span cluster.Span) (cluster.Page, error) {
+	s.reads++
+	return s.Store.List(ctx, span)
+}
+
+// TestManyLocksAreFewReads: each read may be a question to other machines, so that a list of many locked variables, and
+// the wait for a change of them, need few.
+func TestManyLocksAreFewReads(t *testing.T) {
+	f := newVariables(t)
+	store := &countingStore{Store: f.store}
+	f.Service = variables.New(variables.Config{Store: store, Sealer: newSealer(t)})
+	before := f.put("first", "k", "v").ModifyIndex
+	const locks = 50
+	for i := range locks {
+		_, _, err := f.Acquire(f.ctx(), variable(fmt.Sprintf("locked/%d", i), "k", "v"))
+		must.OK(t, err)
+	}
+	store.reads = 0
+	list, _, err := f.List(f.ctx(), ns, "locked/", variables.Everything)
+	must.OK(t, err)
+	if len(list) != locks || list[0].Lock == nil || store.reads > 5 {
+		t.Errorf("a list of %d took %d reads", len(list), store.reads)
+	}
+	store.reads = 0
+	must.OK(t, f.Await(f.ctx(), ns, "locked/", before, variables.Everything))
+	if store.reads > 5 {
+		t.Errorf("a wait took %d reads", store.reads)
+	}
 }

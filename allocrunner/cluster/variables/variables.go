@@ -110,16 +110,56 @@ func (s *Service) List(
 	if err != nil {
 		return nil, 0, err
 	}
-	list := make([]*api.VariableMetadata, 0, len(page.Entries))
+	states := make([]state, 0, len(page.Entries))
+	locked := map[string]bool{} // by the keys of leases
 	for _, entry := range page.Entries {
 		at, _ := placeIn(variablePrefix, entry.Key)
-		found, err := s.lockOf(ctx, newState(at, entry))
-		if err != nil {
+		found := newState(at, entry)
+		if states = append(states, found); found.Lock != nil {
+			locked[at.leaseKey()] = true
+		}
+	}
+	leases, err := s.entries(ctx, leasePrefix, namespace, prefix, locked)
+	if err != nil {
+		return nil, 0, err
+	}
+	list := make([]*api.VariableMetadata, 0, len(states))
+	for _, found := range states {
+		if found, err = s.withLease(found, leases[found.at.leaseKey()]); err != nil {
 			return nil, 0, err
 		}
 		list = append(list, metadataOf(found.variable(nil)))
 	}
 	return list, page.Index, nil
+}
+
+// entries returns the entries with the keys below a root, without the items of variables. There may be thousands, each of
+// which would be a question to a store of several machines: they are listed, unless there is one.
+func (s *Service) entries(
+	ctx context.Context, root, namespace, prefix string, keys map[string]bool,
+) (map[string]cluster.Entry, error) {
+	found := make(map[string]cluster.Entry, len(keys))
+	switch len(keys) {
+	case 0:
+	case 1:
+		for key := range keys {
+			entry, _, err := s.store.Get(ctx, key)
+			if err != nil {
+				return nil, err
+			}
+			found[key] = entry
+		}
+	default:
+		page, err := s.store.List(ctx, cluster.Span{Prefix: root + strings.TrimPrefix(prefixOf(namespace, prefix),
+			variablePrefix), Head: maxHeader, Only: func(key string) bool { return keys[key] }})
+		if err != nil {
+			return nil, err
+		}
+		for _, entry := range page.Entries {
+			found[entry.Key] = entry
+		}
+	}
+	return found, nil
 }
 
 // look returns the state of a place, with the phase of its lock.
@@ -149,6 +189,14 @@ func (s *Service) lockOf(ctx context.Context, of state) (state, error) {
 	leased, _, err := s.store.Get(ctx, of.at.leaseKey())
 	if err != nil {
 		return of, err
+	}
+	return s.withLease(of, leased)
+}
+
+// withLease returns the state with the phase of its lock, which has this lease.
+func (s *Service) withLease(of state, leased cluster.Entry) (state, error) {
+	if of.Lock == nil {
+		return of, nil
 	}
 	now, err := s.clock()
 	if err != nil {
