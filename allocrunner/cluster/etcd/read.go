@@ -152,7 +152,7 @@ func (v *view) sync(ctx context.Context, since time.Time) error {
 }
 
 // reach waits until there, which is called with core.mu held. If that takes long, the watch is begun again, at another
-// endpoint.
+// endpoint. If that does not help, all entries are read again.
 func (v *view) reach(ctx context.Context, there func() bool) error {
 	began := time.Now()
 	late := time.NewTimer(lagTime)
@@ -176,6 +176,10 @@ func (v *view) reach(ctx context.Context, there func() bool) error {
 		case <-late.C:
 			if time.Since(heard) >= lagTime {
 				if time.Since(began) > silenceTimeout {
+					v.mu.Lock()
+					v.behind, v.differs = true, true
+					v.mu.Unlock()
+					endWatch()
 					return err
 				}
 				endWatch()
@@ -230,7 +234,10 @@ func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (cluster
 			}
 			return v.broken
 		})
-		if err != nil || !changes.Gap {
+		v.mu.RLock()
+		lost := after < v.lost
+		v.mu.RUnlock()
+		if err != nil || !changes.Gap || lost {
 			return changes, err
 		}
 		if changes = v.missed(prefix, after); changes.Gap || len(changes.Keys) > 0 {

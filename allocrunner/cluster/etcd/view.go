@@ -49,6 +49,8 @@ type view struct {
 	table    *table.Table[value]
 	loaded   bool          // the table has been read
 	behind   bool          // it has to be read again
+	differs  bool          // and has no state that etcd ever had, such as after a backup was restored
+	lost     uint64        // what was changed up to this index is not known, whatever etcd says
 	failed   error         // why the table can't be kept up to date; nil when it can
 	asked    time.Time     // the table has every Commit that returned before this time
 	own      uint64        // the index of this process's latest Commit to such an entry
@@ -277,7 +279,10 @@ func (v *view) load() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.table.Adopt(next, true)
-	v.loaded, v.behind, v.asked = true, false, asked
+	if v.differs {
+		v.lost = index
+	}
+	v.loaded, v.behind, v.differs, v.asked = true, false, false, asked
 	v.announceLocked()
 	return nil
 }

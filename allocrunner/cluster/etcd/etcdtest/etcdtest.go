@@ -130,6 +130,40 @@ func (n *Node) Run(t testing.TB) {
 	n.Proc = proctest.Start(t, cmd)
 }
 
+// Restore kills the server, and starts it again with the files that Backup has returned.
+func (n *Node) Restore(t testing.TB, backup string) {
+	t.Helper()
+	n.again(t, backup, n.dir())
+}
+
+// Backup kills the server, starts it again, and returns a copy of its files.
+func (n *Node) Backup(t testing.TB) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	n.again(t, n.dir(), dir)
+	return dir
+}
+
+func (n *Node) dir() string { return n.cmd[slices.Index(n.cmd, "--data-dir")+1] }
+
+// again starts the server again. While it does not run, the files in one directory replace those in another.
+func (n *Node) again(t testing.TB, from, to string) {
+	t.Helper()
+	n.Proc.Kill()
+	err := os.RemoveAll(to)
+	if err == nil {
+		err = os.CopyFS(to, os.DirFS(from))
+	}
+	if err == nil {
+		err = os.Chmod(to, 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Run(t)
+	n.Ready(t)
+}
+
 // Ready waits until the server accepts connections, which it does once there is a leader.
 func (n *Node) Ready(t testing.TB) {
 	t.Helper()
