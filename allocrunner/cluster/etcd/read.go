@@ -105,15 +105,16 @@ func (s *Store) List(ctx context.Context, span cluster.Span) (page cluster.Page,
 }
 
 // FreshUntil returns until when the copy of a prefix counts as fresh. From the first call on, the copy is kept fresh.
-func (c *core) FreshUntil(prefix string) (until time.Time) {
+func (c *core) FreshUntil(prefix string) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, v := range c.views {
-		if v.covers(prefix) && v.loaded {
-			v.judged, until = time.Now(), v.asked.Add(cluster.FreshTime)
-		}
+	at := slices.IndexFunc(c.views, func(v *view) bool { return v.covers(prefix) }) // which a List reads
+	if at < 0 || !c.views[at].loaded {
+		return time.Time{}
 	}
-	return until
+	v := c.views[at]
+	v.judged = time.Now()
+	return v.asked.Add(cluster.FreshTime)
 }
 
 // sync waits until the table has every Commit that returned before a time. It asks etcd how many entries there are, and
