@@ -177,6 +177,9 @@ func TestSchedule(t *testing.T) {
 			interfaces.ErrNotParameterized) {
 			t.Errorf("a dispatch: %v", err)
 		}
+		if first := p.said[0]; !strings.HasPrefix(first, "Waiting: Next launch at ") {
+			t.Errorf("at the start it said %q", first)
+		}
 		p.children(&api.Allocation{JobID: forced.JobID})
 		stop(t, r, end)
 		if last := p.said[len(p.said)-1]; last != "Children: 1 run on: "+forced.JobID {

@@ -54,9 +54,12 @@ func (r *runner) serve(ctx context.Context) {
 		return
 	}
 	r.goOn(ctx)
-	for {
+	for first := true; ; first = false {
 		next := r.launchDue(ctx)
 		r.show(api.AllocClientStatusRunning, r.describe(next))
+		if first { // a terminal would show nothing until the first child
+			r.host.Say("Waiting", r.describe(next))
+		}
 		var timer <-chan time.Time
 		if !next.IsZero() {
 			timer = time.After(min(longestWait, max(0, time.Until(next))))

@@ -91,9 +91,9 @@ Ctrl-C stops all, and SIGUSR1 leaves them running. 'taskapi stop JOB' stops them
 
 --json prints an object a line, with time, alloc, task, type, message and details. The types are those of Nomad's
 events. The allocation itself has Starting, Resuming, Attached, Updated, Replacing, Stopping, Killing, Lost, Leaving,
-Left, Ended and Lines Lost, and that of a job with children also Launched, Launch Failed, Skipped, Resumed and Children.
-With --logs, lines of the type Output name their stream in details. A slow reader delays nothing: some hundred lines
-wait for it, further ones are lost, and a line says how many.
+Left, Ended and Lines Lost, and that of a job with children also Waiting, Launched, Launch Failed, Skipped, Resumed and
+Children. With --logs, lines of the type Output name their stream in details. A slow reader delays nothing: some hundred
+lines wait for it, further ones are lost, and a line says how many.
 
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag
 is wrong.`,
