@@ -170,16 +170,22 @@ func UnknownCommand(cmd *cobra.Command, args ...string) error {
 const maxSlips = 2
 
 // nearest returns the command whose name is most similar to a mistyped one, nil for none. Among equally similar ones it
-// prefers a command that ends and removes nothing.
+// prefers a command that ends and removes nothing, and then one of the same length: letters change places often.
 func nearest(commands []*cobra.Command, name string) (found *cobra.Command) {
-	least := min(maxSlips+1, utf8.RuneCountInString(name))
+	least := 4 * min(maxSlips+1, utf8.RuneCountInString(name))
 	for _, cmd := range commands {
 		if cmd.Hidden {
 			continue
 		}
-		slips := levenshtein.Distance(strings.ToLower(name), cmd.Name(), nil)
-		if slips < least || slips == least && found != nil && found.Annotations[destructive] != "" {
-			least, found = slips, cmd
+		score := 4 * levenshtein.Distance(strings.ToLower(name), cmd.Name(), nil)
+		if cmd.Annotations[destructive] != "" {
+			score += 2
+		}
+		if len(cmd.Name()) != len(name) {
+			score++
+		}
+		if score < least {
+			least, found = score, cmd
 		}
 	}
 	return found
