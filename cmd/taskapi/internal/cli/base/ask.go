@@ -50,7 +50,7 @@ func (t Target) Explain(ctx context.Context, c *client.Client, err error) error 
 	return fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), err)
 }
 
-// paused says, to follow a conflict about a task, whether the task is paused, until when, and what resumes it.
+// paused says, to follow a conflict about a task, whether the task is paused, until when, and what ends the pause.
 func (t Target) paused(ctx context.Context, c *client.Client, status *client.StatusError) string {
 	if status.Status != http.StatusConflict || t.Task == "" {
 		return ""
@@ -63,9 +63,9 @@ func (t Target) paused(ctx context.Context, c *client.Client, status *client.Sta
 	if !is.Pauses() {
 		return ""
 	}
-	why, resume := "an operator has paused it", "scheduled"
+	why, resume, does := "an operator has paused it", "scheduled", "leaves it to its schedule"
 	if is == interfaces.SchedulePause {
-		why, resume = "its schedule pauses it", "run"
+		why, resume, does = "its schedule pauses it", "run", "runs it now"
 		for _, task := range alloc.GetTaskGroup().Tasks {
 			times, err := schedule.Parse(task.Schedule)
 			if _, change := times.At(time.Now()); err == nil && task.Name == t.Task && !change.IsZero() {
@@ -73,9 +73,9 @@ func (t Target) paused(ctx context.Context, c *client.Client, status *client.Sta
 			}
 		}
 	}
-	return fmt.Sprintf(": %s; '%s' resumes it", why, t.Layout.Command("api", "--alloc", output.ShortID(t.ID), "-X", "PUT",
+	return fmt.Sprintf(": %s; '%s' %s", why, t.Layout.Command("api", "--alloc", output.ShortID(t.ID), "-X", "PUT",
 		"-d", ShellWord(fmt.Sprintf(`{"Task": %q, "ScheduleState": %q}`, t.Task, resume)),
-		"/v1/client/allocation/"+t.ID+"/pause"))
+		"/v1/client/allocation/"+t.ID+"/pause"), does)
 }
 
 // ErrUnserved says why no taskapi answers for an allocation that was located, nil when one does.
