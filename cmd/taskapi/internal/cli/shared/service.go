@@ -159,7 +159,8 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name, n
 		if namespace == api.AllNamespacesNamespace {
 			where = "any namespace"
 		}
-		return nil, fmt.Errorf("no service %q is registered in %s; 'taskapi service list' lists them", name, where)
+		return nil, fmt.Errorf("no service %q is registered in %s; '%s' lists them", name, where,
+			c.layout.Command("service list"))
 	case len(names) > 1:
 		table := servicesTable(w, services.ByName(begun))
 		return nil, base.Usagef("%q is the beginning of %d services: give the name of one\n%s", name, len(names),
