@@ -305,7 +305,7 @@ func TestParse(t *testing.T) {
 	wantSDKError(t, err, 400, "Job spec is empty")
 
 	verdict, _, err := client.Validate(&api.Job{ID: new("bad")}, nil)
-	if err != nil || !slices.Equal(verdict.ValidationErrors, []string{"one"}) || verdict.Error != "one" ||
+	if err != nil || !slices.Equal(verdict.ValidationErrors, []string{"one", "three"}) || verdict.Error != "one\nthree" ||
 		verdict.Warnings != "two" {
 		t.Errorf("validate = %+v, %v", verdict, err)
 	}

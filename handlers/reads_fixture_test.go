@@ -61,7 +61,7 @@ func (fakeParser) Parse(_ context.Context, text api.JobsParseRequest) (*api.Job,
 
 func (fakeParser) Validate(_ context.Context, job *api.Job) (jobs.Validation, error) {
 	if *job.ID == "bad" {
-		return jobs.Validation{Errors: []string{"one"}, Warnings: "two"}, nil
+		return jobs.Validation{Errors: []string{"one", "three"}, Warnings: "two"}, nil
 	}
 	return jobs.Validation{}, nil
 }

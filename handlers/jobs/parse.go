@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -60,11 +61,7 @@ func (h *handlers) validate(ctx context.Context, r *route.Request, want *api.Job
 	response := api.JobValidateResponse{
 		DriverConfigValidated: true, ValidationErrors: found.Errors, Warnings: found.Warnings,
 	}
-	if n := len(found.Errors); n > 0 {
-		response.Error = fmt.Sprintf("%d things of the job can't run here", n)
-		if n == 1 {
-			response.Error = found.Errors[0]
-		}
-	}
+	// Nomad's command prints this text alone.
+	response.Error = strings.Join(found.Errors, "\n")
 	return route.Respond(response)
 }

@@ -3,9 +3,9 @@ package machine
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -134,12 +134,8 @@ func errorsOf(all []string) error {
 	case 1:
 		return apierror.New(apierror.Invalid, all[0])
 	}
-	var errs []error
-	for _, text := range all {
-		errs = append(errs, errors.New(text))
-	}
 	return apierror.New(apierror.Invalid,
-		fmt.Sprintf("%d things of the job can't run here:\n%v", len(all), errors.Join(errs...)))
+		fmt.Sprintf("%d parts of the job can't run here:\n%s", len(all), strings.Join(all, "\n")))
 }
 
 // revert answers PUT /v1/job/:job/revert: all allocations of the job get an earlier version of it, as if it were
