@@ -69,8 +69,8 @@ type Moment struct {
 }
 
 // NewID returns an ID for the deployment of a version of a canonical job. Allocations that get a version by one
-// submission, at its SubmitTime, have one ID. The ID is empty where there is no deployment: for a batch or a system job,
-// and when the group's max_parallel is 0.
+// submission, at its SubmitTime, have one ID. The ID is empty where there is no deployment: for a batch or a system
+// job, and when the group's max_parallel is 0.
 func NewID(job *api.Job, group *api.TaskGroup) string {
 	if ptr.Deref(job.Type) != api.JobTypeService ||
 		group == nil || group.Update == nil || ptr.Deref(group.Update.MaxParallel) == 0 {

@@ -365,8 +365,8 @@ func TestAgentsPurgeOutlivesIt(t *testing.T) {
 	})
 }
 
-// TestAgentsRegistrationOutlivesIt: all allocations of a job get the new version, also when the agent is killed after the
-// first one has got it.
+// TestAgentsRegistrationOutlivesIt: all allocations of a job get the new version, also when the agent is killed after
+// the first one has got it.
 func TestAgentsRegistrationOutlivesIt(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, shortDir(t))

@@ -172,7 +172,8 @@ func (f *fetcher) allowed(path string) error {
 		}
 	}
 	if len(f.FileDirs) == 0 {
-		return fmt.Errorf("no directory of this machine may be copied from: allow %s with the setting artifact.file_dirs", filepath.Dir(path))
+		return fmt.Errorf("no directory of this machine may be copied from: allow %s with the setting artifact.file_dirs",
+			filepath.Dir(path))
 	}
 	return fmt.Errorf("%s is in none of the directories of the setting artifact.file_dirs: %s", path,
 		strings.Join(f.FileDirs, ", "))

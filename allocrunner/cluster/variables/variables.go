@@ -133,8 +133,8 @@ func (s *Service) List(
 	return list, page.Index, nil
 }
 
-// entries returns the entries with the keys below a root, without the items of variables. There may be thousands, each of
-// which would be a question to a store of several machines: they are listed, unless there is one.
+// entries returns the entries with the keys below a root, without the items of variables. There may be thousands, and
+// each would be a question to a store of several machines, so entries lists them, unless there is one.
 func (s *Service) entries(
 	ctx context.Context, root, namespace, prefix string, keys map[string]bool,
 ) (map[string]cluster.Entry, error) {

@@ -47,10 +47,10 @@ func readToken(w base.Environment, args []string) (string, error) {
 		name = args[0]
 	}
 	if strings.Count(name, ".") == 2 && strings.HasPrefix(name, "ey") {
-		if _, err := os.Lstat(name); err != nil { //nolint:nilerr // it is no file, but a token
+		if _, err := os.Lstat(name); err != nil {
 			fmt.Fprintln(w.Stderr, "taskapi: warning: every user of this machine can read a token on a command line: give a "+
 				"file, or standard input")
-			return name, nil
+			return name, nil //nolint:nilerr // an argument that is no file is a token
 		}
 	}
 	token, err := base.ReadInput(name, w.Stdin, maxTokenInput)
