@@ -70,5 +70,5 @@ func certificate(text []byte, q render.Query) (*render.PEMs, time.Duration) {
 		return nil, 0
 	}
 	life := found.NotAfter.Sub(found.NotBefore)
-	return pems, time.Until(found.NotBefore.Add(life * 9 / 10))
+	return pems, time.Until(found.NotBefore.Add(life - life/10))
 }

@@ -484,7 +484,8 @@ func TestLeases(t *testing.T) {
 }
 
 // TestCertificates: a certificate is issued again at nine tenths of its life, and another token changes nothing. The
-// certificate of a file stays as long, even while Vault is away. No good one for the name is replaced at once.
+// certificate of a file stays as long, even while Vault is away. No good one for the name is replaced at once. One of
+// a hundred years is as good.
 func TestCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, vaulttest.Unserved())
@@ -548,6 +549,12 @@ func TestCertificates(t *testing.T) {
 		answers, end = f.followFrom(q, third)
 		if <-answers == third {
 			t.Error("a certificate that has expired stays")
+		}
+		end()
+		f.vault.Lives(100*365*24*time.Hour, 100*365*24*time.Hour)
+		answers, end = f.followFrom(q, "")
+		if got := <-answers; strings.Count(got, "-----BEGIN") != 3 {
+			t.Errorf("a certificate for a hundred years is not taken: %s", got)
 		}
 		end()
 		f.stop(first, second, third)
