@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -58,13 +59,18 @@ func (t *TLS) listen() (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", t.Address, errors.Unwrap(err))
 	}
-	b := &bounded{Listener: tls.NewListener(inner, t.config), accepted: make(chan accepted), closed: make(chan struct{})}
+	b := &bounded{Listener: tls.NewListener(inner, t.config), accepted: make(chan accepted), closed: make(chan struct{}),
+		shaking: map[netip.Prefix]int{}}
 	go b.run() // ends with Close
 	return b, nil
 }
 
 // shakeTime bounds how long a client may take to show its certificate.
 const shakeTime = 10 * time.Second
+
+// mostShaking bounds the connections from one network that have not shown a certificate yet, so that one stranger
+// does not take all.
+const mostShaking = 32
 
 // bounded returns connections whose clients have shown a certificate, and closes those that come while too many are
 // open.
@@ -74,6 +80,9 @@ type bounded struct {
 	accepted chan accepted
 	closed   chan struct{}
 	once     sync.Once
+
+	mu      sync.Mutex
+	shaking map[netip.Prefix]int // the connections that have shown no certificate yet; guarded by mu
 }
 
 // accepted is a connection, or why there is none.
@@ -95,8 +104,41 @@ func (b *bounded) run() {
 			conn.Close()
 		default:
 			r := &remote{Conn: conn.(*tls.Conn), left: sync.OnceFunc(func() { b.open.Add(-1) })}
-			go b.shake(r)
+			from := networkOf(conn.RemoteAddr())
+			if !b.enter(from) {
+				r.Close()
+				continue
+			}
+			go func() { // ends within shakeTime, or when the connection is accepted or the listener closed
+				defer b.leave(from)
+				b.shake(r)
+			}()
 		}
+	}
+}
+
+// networkOf returns an IPv4 address, or the network of 64 bits that an IPv6 address is in, which one client may have.
+func networkOf(address net.Addr) netip.Prefix {
+	ip := address.(*net.TCPAddr).AddrPort().Addr().Unmap()
+	network, _ := ip.Prefix(min(ip.BitLen(), 64)) // no IP has fewer bits
+	return network
+}
+
+func (b *bounded) enter(from netip.Prefix) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.shaking[from] == mostShaking {
+		return false
+	}
+	b.shaking[from]++
+	return true
+}
+
+func (b *bounded) leave(from netip.Prefix) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.shaking[from]--; b.shaking[from] == 0 {
+		delete(b.shaking, from)
 	}
 }
 
