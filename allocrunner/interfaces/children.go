@@ -10,9 +10,6 @@ import (
 // parameterized job at each dispatch, a periodic job at the times of its schedule.
 func IsParent(job *api.Job) bool { return job.IsParameterized() || job.IsPeriodic() }
 
-// MostOfJob is more allocations of a job than a machine runs.
-const MostOfJob = 1000
-
 // IdentityJobID returns the job that an allocation's identities name. As in Nomad, that of a child is its parent, so a
 // child reads its parent's variables.
 func IdentityJobID(alloc *api.Allocation) string {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/list"
 	"taskapi/handlers/internal/route"
@@ -131,7 +132,7 @@ func (r *rollout) await(job *api.Job) (missing, overdue bool) {
 		return false, false
 	}
 	for _, tg := range job.TaskGroups {
-		count, name := countOf(job, tg), ptr.Deref(tg.Name)
+		count, name := interfaces.CountOf(job, tg), ptr.Deref(tg.Name)
 		if tg.Update == nil || ptr.Deref(tg.Update.MaxParallel) == 0 || count == 0 {
 			continue
 		}
@@ -146,14 +147,6 @@ func (r *rollout) await(job *api.Job) (missing, overdue bool) {
 		}
 	}
 	return missing, overdue
-}
-
-// countOf returns how many allocations of a group run on a machine.
-func countOf(job *api.Job, tg *api.TaskGroup) int {
-	if tg.Count == nil || ptr.Deref(job.Type) == api.JobTypeSystem || ptr.Deref(job.Type) == api.JobTypeSysbatch {
-		return 1
-	}
-	return max(0, *tg.Count)
 }
 
 // latest returns the newest of rollouts, nil for none.

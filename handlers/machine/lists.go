@@ -204,7 +204,7 @@ func (h *handlers) statuses(ctx context.Context, r *route.Request, want *api.Job
 		}
 		status.GroupCountSum = 0
 		for _, tg := range of[0].Job.TaskGroups {
-			status.GroupCountSum += countOf(of[0].Job, tg)
+			status.GroupCountSum += interfaces.CountOf(of[0].Job, tg)
 		}
 		for _, child := range of.children(all) {
 			status.ChildStatuses = append(status.ChildStatuses, ptr.Deref(wire.JobNow(child[0]).Status))

@@ -69,7 +69,7 @@ type planned struct {
 	changes *changes
 }
 
-// newPlanned returns what a registration would do. Errors: the job asks for more than a machine runs.
+// newPlanned returns what a registration would do. Errors: those of CheckCounts.
 func newPlanned(job *api.Job, all []*api.Allocation) (*planned, error) {
 	p := &planned{job: job, wanted: map[string]string{}, changes: newChanges(*job.ID),
 		plan: plan{JobPlanResponse: &api.JobPlanResponse{
@@ -90,14 +90,15 @@ func newPlanned(job *api.Job, all []*api.Allocation) (*planned, error) {
 			p.NextPeriodicLaunch = &next
 		}
 	}
-	for _, tg := range job.TaskGroups {
-		count := countOf(job, tg)
-		if job.IsPeriodic() || job.IsParameterized() { // it starts nothing by itself
-			count = min(len(p.running), 1)
+	if !interfaces.IsParent(job) {
+		if err := interfaces.CheckCounts(job, job.TaskGroups); err != nil {
+			return nil, route.Invalid("%v", err)
 		}
-		if count > interfaces.MostOfJob-len(p.wanted) {
-			return nil, route.Invalid("group %q: count: the job asks for more than %d allocations", ptr.Deref(tg.Name),
-				interfaces.MostOfJob)
+	}
+	for _, tg := range job.TaskGroups {
+		count := interfaces.CountOf(job, tg)
+		if interfaces.IsParent(job) { // it starts nothing by itself
+			count = min(len(p.running), 1)
 		}
 		for i := range count {
 			p.wanted[fmt.Sprintf("%s.%s[%d]", *job.ID, ptr.Deref(tg.Name), i)] = ptr.Deref(tg.Name)
@@ -198,7 +199,8 @@ func (p *planned) show(name string) {
 	asks := func(tg *api.TaskGroup) bool { return ptr.Deref(tg.Name) == name }
 	was, is := slices.IndexFunc(p.running, has), slices.IndexFunc(p.job.TaskGroups, asks)
 	if was >= 0 && is >= 0 {
-		old, now := countOf(p.running[was].Job, p.running[was].GetTaskGroup()), countOf(p.job, p.job.TaskGroups[is])
+		old := interfaces.CountOf(p.running[was].Job, p.running[was].GetTaskGroup())
+		now := interfaces.CountOf(p.job, p.job.TaskGroups[is])
 		annotation := "forces create"
 		if old > now {
 			annotation = "forces destroy"

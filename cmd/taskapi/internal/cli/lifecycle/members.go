@@ -18,7 +18,6 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/linewriter"
-	"taskapi/internal/ptr"
 )
 
 // member is one of the allocations that a job asks for.
@@ -32,34 +31,14 @@ type member struct {
 func (m member) label() string { return fmt.Sprintf("%s[%d]", *m.group.Name, m.index) }
 
 // membersOf returns the allocations that a job asks for: count of each group, and one of each group of a system job.
-// Errors: more than a machine runs; a static port that several of them would have.
+// Errors: those of CheckCounts.
 func membersOf(job *api.Job, groups []*api.TaskGroup) (all []member, err error) {
-	system := ptr.Deref(job.Type) == api.JobTypeSystem || ptr.Deref(job.Type) == api.JobTypeSysbatch
-	static := map[int]string{} // the group that has the port
+	if err := interfaces.CheckCounts(job, groups); err != nil {
+		return nil, err
+	}
 	for _, g := range groups {
-		count := 1
-		if g.Count != nil && !system {
-			count = *g.Count
-		}
-		if count > interfaces.MostOfJob-len(all) {
-			return nil, fmt.Errorf("group %q: count: the job asks for more than %d allocations", *g.Name, interfaces.MostOfJob)
-		}
-		for i := range count {
+		for i := range interfaces.CountOf(job, g) {
 			all = append(all, member{g, i, agent.AllocName(*job.ID, *g.Name, i)})
-		}
-		for _, p := range interfaces.Ports(interfaces.Networks(g)) {
-			other, taken := static[p.Value]
-			switch {
-			case p.Value == 0 || count == 0:
-			case count > 1:
-				return nil, fmt.Errorf("group %q: port %q: only one of its %d allocations can have the static port %d; leave "+
-					"out static, and each gets a port of its own", *g.Name, p.Label, count, p.Value)
-			case taken:
-				return nil, fmt.Errorf("group %q: port %q: group %q has the static port %d, too; give each its own",
-					*g.Name, p.Label, other, p.Value)
-			default:
-				static[p.Value] = *g.Name
-			}
 		}
 	}
 	return all, nil
