@@ -104,7 +104,7 @@ var otherRows = []Row{
 	{"volume_mount", "read_only", Warning, readOnlyWords},
 	{"volume_mount", "propagation_mode", Note, linkWords},
 	{"volume_mount", "selinux_label", Warning, "the files of the volume keep their labels"},
-	{"network", "port", Honoured, "labels must differ, and not in - and _ alone"},
+	{"network", "port", Honoured, "labels must differ in more than - and _"},
 	{"network", "reserved_ports", Honoured, "each is a port with a static number"},
 	{"task", "schedule", Honoured, "not of a poststop task: see Batch jobs"},
 	{"cron", "start", Honoured, "it must have six fields: minute, hour, day of the month, month, day of the week, year"},
