@@ -55,8 +55,8 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 	}
 	return []review.Finding{{
 		Severity: review.Warning, Where: fmt.Sprintf("group %q", *group.Name), Feature: "user",
-		Message: fmt.Sprintf("processes of taskapi's own user (uid %d) can read the operator's token, the key ring and "+
-			"each other's tokens: %s; %s", os.Geteuid(), strings.Join(names, ", "), remedy),
+		Message: fmt.Sprintf("as taskapi's own user (uid %d), %s can read the operator's token, the key ring and each "+
+			"other's tokens; %s", os.Geteuid(), strings.Join(names, ", "), remedy),
 	}}
 }
 
