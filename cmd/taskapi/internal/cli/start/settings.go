@@ -23,7 +23,7 @@ type SettingFlags struct {
 func (f *SettingFlags) Add(cmd *cobra.Command) {
 	base.AddConfig(cmd, &f.Config)
 	cmd.Flags().StringArrayVarP(&f.options, "option", "o", nil,
-		"set `KEY=VALUE` for this allocation alone; may be repeated; 'taskapi config' lists the keys")
+		"set `KEY=VALUE` in place of the settings file; may be repeated; 'taskapi config' lists the keys")
 	// the flag has just been added
 	_ = cmd.RegisterFlagCompletionFunc("option", func(_ *cobra.Command, _ []string, begun string) (
 		keys []string, _ cobra.ShellCompDirective,
