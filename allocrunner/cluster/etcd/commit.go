@@ -235,17 +235,17 @@ func (do *commit) note(answer client.TxnResponse) {
 	do.mu.Lock()
 	defer do.mu.Unlock()
 	for i, op := range do.then {
+		for owner, l := range do.core.leases {
+			if owner != op.Lease {
+				delete(l.kept, op.Key)
+			}
+		}
 		if op.Delete && (i >= len(answer.Responses) || answer.Responses[i].Delete.Deleted == 0) {
-			continue // nothing was there
+			continue // nothing was there, or nobody knows
 		}
 		for _, v := range do.views {
 			if v.covers(op.Key) {
 				v.own = max(v.own, answer.Header.Revision)
-			}
-		}
-		for owner, l := range do.core.leases {
-			if owner != op.Lease {
-				delete(l.kept, op.Key)
 			}
 		}
 		do.keepLocked(op)

@@ -255,6 +255,49 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
+// TestDeletedUnanswered: an entry that was deleted does not come back with its owner's next lease, although the answer to
+// the deletion never arrived, and etcd has forgotten what was there when the lease ended.
+func TestDeletedUnanswered(t *testing.T) {
+	t.Parallel()
+	node := etcdtest.Start(t, 1)[0]
+	var swallow atomic.Bool
+	s := open(t, front(t, node, func(w http.ResponseWriter, path string, body []byte) bool {
+		if path != "/v3/kv/txn" || !swallow.CompareAndSwap(true, false) {
+			return true
+		}
+		r, err := http.Post("http://"+node.Client+path, "", bytes.NewReader(body))
+		if err == nil {
+			err = r.Body.Close()
+		}
+		http.DefaultClient.CloseIdleConnections()
+		if err != nil {
+			t.Error(err)
+		}
+		panic(http.ErrAbortHandler) // the connection ends
+	}))
+	c, b := direct(t, node), open(t, node)
+	clustertest.Hold(t, s, "alloc")
+	clustertest.Commit(t, s, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc"),
+		clustertest.Leased("s/2", "two", "alloc")))
+	swallow.Store(true)
+	clustertest.Commit(t, s, cluster.Txn{If: []cluster.Condition{{Key: "x"}},
+		Then: []cluster.Operation{clustertest.Delete("s/1"), clustertest.Set("x", "v")}})
+	if swallow.Load() {
+		t.Fatal("etcd's answer has arrived")
+	}
+	before := raw(t, c, "e/s/2")
+	if err := c.Revoke(t.Context(), before.Lease); err != nil {
+		t.Fatal(err)
+	}
+	compactAt(t, node, clustertest.Put(t, b, "x", "w"))
+	until(t, "the other entry does not come back", func() bool {
+		return clustertest.Get(t, b, "s/2").ModifyIndex > before.ModRevision
+	})
+	if e := clustertest.Get(t, b, "s/1"); e.ModifyIndex != 0 {
+		t.Errorf("back is %s", clustertest.Describe(e))
+	}
+}
+
 // TestFull: the error for an etcd that keeps more than its quota says what to do.
 func TestFull(t *testing.T) {
 	t.Parallel()
@@ -400,6 +443,24 @@ func TestSilence(t *testing.T) {
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || err.Error() == ctx.Err().Error() {
 			t.Errorf("%s of a frozen etcd: %v", what, err)
+		}
+	}
+}
+
+// TestFreshnessOfWhatIsRead: how fresh a prefix is does not depend on another copy, of more entries, that reads don't
+// use.
+func TestFreshnessOfWhatIsRead(t *testing.T) {
+	t.Parallel()
+	node := etcdtest.Start(t, 1)[0]
+	s := open(t, node)
+	for i := range 20 { // the last ones have one copy
+		clustertest.List(t, s, cluster.Span{Prefix: fmt.Sprintf("a/%d/", i)})
+	}
+	for range 3 {
+		before := time.Now()
+		clustertest.List(t, s, cluster.Span{Prefix: "a/0/"})
+		if fresh := s.FreshUntil("a/0/"); fresh.Before(before.Add(cluster.FreshTime)) {
+			t.Errorf("fresh until %v before it should be", before.Add(cluster.FreshTime).Sub(fresh))
 		}
 	}
 }
