@@ -59,12 +59,16 @@ func (w *Watch) follow(ctx context.Context, prefix string) error {
 		return nil
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.prefixes[prefix] {
+	followed := w.prefixes[prefix]
+	w.mu.Unlock()
+	if followed {
 		return nil
 	}
+	// The store may answer late: other tasks must not wait for that when they start and end.
 	page, err := w.store.List(ctx, cluster.Span{Prefix: prefix, Limit: 1}) // for its index
-	if err != nil {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil || w.prefixes[prefix] {
 		return err
 	}
 	w.prefixes[prefix] = true
