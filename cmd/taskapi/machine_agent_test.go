@@ -395,6 +395,34 @@ func TestAgentsRegistrationOutlivesIt(t *testing.T) {
 	until(t, next.taskapiProcess, "has both allocations of the new version", func() bool { return updated(next) == 2 })
 }
 
+// TestAgentEnforcesTheIndexInTurn: of two registrations made from one version of a job, the later one is refused, also
+// when it comes before an allocation has the version of the earlier one.
+func TestAgentEnforcesTheIndexInTurn(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	job := parsedJob(t, pairJob)
+	job.TaskGroups[0].Update = &api.UpdateStrategy{MaxParallel: new(0)}
+	job.TaskGroups[0].Tasks[0].ShutdownDelay = 7 * time.Second // longer than an answer waits for the work
+	a.register(job)
+	now, _, err := a.client().Jobs().Info("pair", nil)
+	must.OK(t, err)
+	job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "1"}
+	_, _, err = a.client().Jobs().EnforceRegister(job, *now.JobModifyIndex, nil)
+	must.OK(t, err)
+	job.TaskGroups[0].Tasks[0].Env["VERSION"] = "2"
+	made, _, err := a.client().Jobs().EnforceRegister(job, *now.JobModifyIndex, nil)
+	if err != nil { // the earlier one was carried out meanwhile
+		return
+	}
+	until(t, a.taskapiProcess, "refuses the second registration", func() bool {
+		e, _, err := a.client().Evaluations().Info(made.EvalID, nil)
+		if err == nil && e.Status == api.EvalStatusComplete {
+			t.Fatal("it carries out both registrations")
+		}
+		return err == nil && e.Status == api.EvalStatusFailed && strings.Contains(e.StatusDescription, "job modify index")
+	})
+}
+
 // TestAgentsNamespaces: a request that names a job without a namespace means the job of the default one.
 func TestAgentsNamespaces(t *testing.T) {
 	t.Parallel()

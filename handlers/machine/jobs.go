@@ -45,7 +45,11 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 		return route.Answer{}, err
 	}
 	defer h.registering.Leave()
-	if err := h.enforceIndex(ctx, want); err != nil {
+	all, err := h.Machine.OfJob(ctx, *want.Job.Namespace, *want.Job.ID)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	if err := enforceIndex(want, all); err != nil {
 		return route.Answer{}, err
 	}
 	judged, err := h.judge(ctx, want.Job)
@@ -55,7 +59,7 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	wait := time.NewTimer(registerTime)
 	defer wait.Stop()
 	before := h.deploymentID(ctx, *want.Job.Namespace, *want.Job.ID)
-	result, err := h.Machine.Register(ctx, want.Job)
+	result, err := h.Machine.Register(ctx, want.Job, func(now []*api.Allocation) error { return enforceIndex(want, now) })
 	if err != nil {
 		return route.Answer{}, err
 	}
@@ -177,13 +181,9 @@ func (h *handlers) revert(ctx context.Context, r *route.Request, want *api.JobRe
 }
 
 // enforceIndex refuses a job that was made from another version than the present one.
-func (h *handlers) enforceIndex(ctx context.Context, want *api.JobRegisterRequest) error {
+func enforceIndex(want *api.JobRegisterRequest, all []*api.Allocation) error {
 	if !want.EnforceIndex {
 		return nil
-	}
-	all, err := h.Machine.OfJob(ctx, *want.Job.Namespace, *want.Job.ID)
-	if err != nil {
-		return err
 	}
 	var index uint64
 	if len(all) > 0 && !all[0].ClientTerminalStatus() && all[0].Job != nil {

@@ -43,9 +43,10 @@ type Machine interface {
 	Ask(ctx context.Context, id string, r *http.Request) (*http.Response, error)
 
 	// Register starts the allocations of a job, or updates those that run. It returns once it is known that the job can
-	// run here, and perhaps later. result gets the end of the work: nil, or why some of it could not be done. Errors:
-	// apierror.Invalid for a job that can't run here, and nothing has been changed.
-	Register(ctx context.Context, job *api.Job) (result <-chan error, err error)
+	// run here, and perhaps later. result gets the end of the work: nil, or why some of it could not be done. allowed
+	// gets the job's allocations when earlier registrations of the job have been carried out. Errors: apierror.Invalid
+	// for a job that can't run here, and those of allowed; nothing has been changed.
+	Register(ctx context.Context, job *api.Job, allowed func([]*api.Allocation) error) (result <-chan error, err error)
 	// Stop begins to stop allocations, and with purge removes them when they have ended.
 	Stop(ctx context.Context, all []*api.Allocation, noShutdownDelay, purge bool) error
 }

@@ -77,7 +77,9 @@ func (m *Machine) newCommand(ctx context.Context, args ...string) *exec.Cmd {
 
 // Register runs 'taskapi run', or 'taskapi update' when an allocation of the job runs. The registrations of a job are
 // carried out one after the other.
-func (m *Machine) Register(ctx context.Context, job *api.Job) (<-chan error, error) {
+func (m *Machine) Register(
+	ctx context.Context, job *api.Job, allowed func([]*api.Allocation) error,
+) (<-chan error, error) {
 	text, err := json.Marshal(map[string]*api.Job{"Job": job})
 	if err != nil {
 		return nil, fmt.Errorf("job %q: %w", *job.ID, err)
@@ -100,7 +102,7 @@ func (m *Machine) Register(ctx context.Context, job *api.Job) (<-chan error, err
 		if before != nil {
 			<-before
 		}
-		err := m.carryOut(context.WithoutCancel(ctx), job, text)
+		err := m.carryOut(context.WithoutCancel(ctx), job, text, allowed)
 		m.settle(job)
 		result <- err
 	}()
@@ -118,9 +120,14 @@ func (m *Machine) Register(ctx context.Context, job *api.Job) (<-chan error, err
 }
 
 // carryOut runs the command of a registration. Errors: *apierror.Error, and nothing has been changed; others.
-func (m *Machine) carryOut(ctx context.Context, job *api.Job, text []byte) error {
+func (m *Machine) carryOut(
+	ctx context.Context, job *api.Job, text []byte, allowed func([]*api.Allocation) error,
+) error {
 	all, err := m.awaitEnds(ctx, job)
 	if err != nil {
+		return err
+	}
+	if err := allowed(all); err != nil {
 		return err
 	}
 	args := []string{"run"}

@@ -117,7 +117,8 @@ func live() int {
 func TestRegisterWithoutRoom(t *testing.T) {
 	m := newTest(t)
 	m.cfg.Environ = []string{"MACHINE_TEST_FAILS=no space left on device"}
-	_, err := m.Register(t.Context(), &api.Job{ID: new("job"), Namespace: new(api.DefaultNamespace)})
+	_, err := m.Register(t.Context(), &api.Job{ID: new("job"), Namespace: new(api.DefaultNamespace)},
+		func([]*api.Allocation) error { return nil })
 	known := apierror.Of(err)
 	if known.Kind != apierror.Unavailable || known.Message != "no space left on device" {
 		t.Errorf("it answers %q, %v", known.Message, err)
