@@ -32,7 +32,7 @@ type Follower struct {
 	Labels *Labels // names the allocation among others; nil for one alone
 
 	Output bool // the tasks' output is printed, too
-	Whole  bool // and from its beginning: the allocation is new
+	Whole  bool // events, and this output, begin with the start of the allocation
 	Words  bool // the last lines of failing tasks are printed
 
 	Last  *api.Allocation           // as it was seen last
@@ -130,11 +130,11 @@ func (f *Follower) Show(alloc *api.Allocation) {
 		f.Printer.Colors, f.Printer.Layout = f.W.Colors(), f.Layout
 		f.Labels.Apply(f.Printer, alloc)
 		if !f.Quiet {
-			kind := "Attached"
 			if f.Whole {
-				kind = "Starting"
+				f.Printer.announceAt(time.Unix(0, alloc.CreateTime), "Starting", alloc)
+			} else {
+				f.Printer.Announce("Attached", alloc)
 			}
-			f.Printer.Announce(kind, alloc)
 		}
 	case alloc.CreateTime != f.Last.CreateTime: // it was replaced
 		f.Printer.Fit(alloc)

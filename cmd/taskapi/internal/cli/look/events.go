@@ -47,7 +47,8 @@ is renewed, the stream begins again at its last index, whose events come a secon
 		if s.target = found; s.out.ForPrograms() {
 			err = s.run(ctx)
 		} else {
-			f := &follow.Follower{Target: found, W: w, Until: func(*api.Allocation) bool { return !s.follow }}
+			f := &follow.Follower{Target: found, W: w, Whole: !s.follow,
+				Until: func(*api.Allocation) bool { return !s.follow }}
 			_, err = f.Follow(ctx)
 		}
 		if errors.Is(err, context.Canceled) {
