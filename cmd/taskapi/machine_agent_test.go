@@ -423,6 +423,34 @@ func TestAgentEnforcesTheIndexInTurn(t *testing.T) {
 	})
 }
 
+// TestAgentTellsTheJobsIndex: the answer to a registration that has been carried out has the job's index, so the next
+// one can be made from it.
+func TestAgentTellsTheJobsIndex(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	job := parsedJob(t, pairJob)
+	job.TaskGroups[0].Update = &api.UpdateStrategy{MaxParallel: new(0)}
+	var made *api.JobRegisterResponse
+	until(t, a.taskapiProcess, "carries out a registration before it answers", func() bool {
+		made = first(a.client().Jobs().Register(job, nil))(t)
+		return first(a.client().Evaluations().Info(made.EvalID, nil))(t).Status == api.EvalStatusComplete
+	})
+	if now := first(a.client().Jobs().Info("pair", nil))(t); made.JobModifyIndex != *now.JobModifyIndex {
+		t.Errorf("the answer has the index %d, the job %d", made.JobModifyIndex, *now.JobModifyIndex)
+	}
+	job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "1"}
+	first(a.client().Jobs().EnforceRegister(job, made.JobModifyIndex, nil))(t)
+}
+
+// first returns the first result of a call of the SDK, or ends the test.
+func first[T, M any](value T, _ M, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		must.OK(t, err)
+		return value
+	}
+}
+
 // TestAgentsNamespaces: a request that names a job without a namespace means the job of the default one.
 func TestAgentsNamespaces(t *testing.T) {
 	t.Parallel()

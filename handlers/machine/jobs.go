@@ -68,14 +68,19 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	e.Type, e.Priority = cmp.Or(ptr.Deref(want.Job.Type), e.Type), cmp.Or(ptr.Deref(want.Job.Priority), e.Priority)
 	e.Status = api.EvalStatusPending
 	h.Evaluations.add(e)
+	modified := index
 	select {
 	case err := <-result:
 		h.finish(ctx, e, before, err)
+		if now, err := h.Machine.OfJob(ctx, *want.Job.Namespace, *want.Job.ID); err == nil {
+			modified = cmp.Or(modifyIndex(now), index)
+		}
 	case <-wait.C:
 		go func() { h.finish(context.WithoutCancel(ctx), e, before, <-result) }() // ends with the work
 	}
 	return route.Indexed(registered{
-		EvalID: e.ID, EvalCreateIndex: index, JobModifyIndex: index, Warnings: judged.Warnings, Meta: wire.Meta{Index: index},
+		EvalID: e.ID, EvalCreateIndex: index, JobModifyIndex: modified, Warnings: judged.Warnings,
+		Meta: wire.Meta{Index: index},
 	}, index)
 }
 
@@ -185,10 +190,7 @@ func enforceIndex(want *api.JobRegisterRequest, all []*api.Allocation) error {
 	if !want.EnforceIndex {
 		return nil
 	}
-	var index uint64
-	if len(all) > 0 && !all[0].ClientTerminalStatus() && all[0].Job != nil {
-		index = ptr.Deref(all[0].Job.JobModifyIndex)
-	}
+	index := modifyIndex(all)
 	switch want.JobModifyIndex {
 	case index:
 		return nil
@@ -196,6 +198,14 @@ func enforceIndex(want *api.JobRegisterRequest, all []*api.Allocation) error {
 		return apierror.New(apierror.EnforcedMissing)
 	}
 	return apierror.New(apierror.EnforcedIndex, want.JobModifyIndex, index)
+}
+
+// modifyIndex returns the index of a job's present version, 0 for a job of which no allocation runs.
+func modifyIndex(all []*api.Allocation) uint64 {
+	if len(all) == 0 || all[0].ClientTerminalStatus() || all[0].Job == nil {
+		return 0
+	}
+	return ptr.Deref(all[0].Job.JobModifyIndex)
 }
 
 // deregister answers DELETE /v1/job/:job: its allocations begin to stop. purge=true removes all of the job's
