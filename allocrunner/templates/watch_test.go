@@ -18,8 +18,8 @@ func (silentStore) List(ctx context.Context, _ cluster.Span) (cluster.Page, erro
 	return cluster.Page{}, ctx.Err()
 }
 
-// TestSilentStore: a task whose templates wait for the store does not hold up another task of the allocation that starts
-// or ends.
+// TestSilentStore: a task whose templates wait for the store does not hold up another task of the allocation that
+// starts or ends.
 func TestSilentStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWatch(silentStore{}, slog.New(slog.DiscardHandler))

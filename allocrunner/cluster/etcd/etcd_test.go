@@ -255,8 +255,8 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// TestDeletedUnanswered: an entry that was deleted does not come back with its owner's next lease, although the answer to
-// the deletion never arrived, and etcd has forgotten what was there when the lease ended.
+// TestDeletedUnanswered: an entry that was deleted does not come back with its owner's next lease, although the answer
+// to the deletion never arrived, and etcd has forgotten which entries were there when the lease ended.
 func TestDeletedUnanswered(t *testing.T) {
 	t.Parallel()
 	node := etcdtest.Start(t, 1)[0]
