@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/identity/workload"
+	"taskapi/internal/wake"
 	"taskapi/socket"
 )
 
@@ -42,7 +43,7 @@ func (m *Machine) followLocked(ctx context.Context, id string) {
 }
 
 func (m *Machine) follow(ctx context.Context, id string) {
-	pause := pauses{least: client.Pause, most: 30 * time.Second}
+	pause := wake.Backoff{First: client.Pause, Last: 30 * time.Second}
 	var resumes int
 	var said bool // that its state is damaged
 	for ctx.Err() == nil && m.has(id) {
@@ -54,7 +55,7 @@ func (m *Machine) follow(ctx context.Context, id string) {
 			m.set(id, found.Alloc, true)
 			return
 		case client.Serving:
-			pause.reset()
+			pause.Reset()
 			since := time.Now()
 			m.serving(ctx, id, found.Alloc)
 			if time.Since(since) > steadyTime {
@@ -62,7 +63,7 @@ func (m *Machine) follow(ctx context.Context, id string) {
 			}
 		case client.Nobody:
 			m.set(id, found.Alloc, false)
-			if !sleep(ctx, resumeGrace<<min(resumes, mostResumes)) {
+			if wake.Sleep(ctx, resumeGrace<<min(resumes, mostResumes)) != nil {
 				return
 			}
 			if now := m.locate(ctx, id); now.Holder != client.Nobody {
@@ -84,9 +85,9 @@ func (m *Machine) follow(ctx context.Context, id string) {
 				m.cfg.Logger.Error("an allocation is not listed, as its saved state can't be read: 'taskapi state repair' keeps "+
 					"what can be read", "alloc", id, "error", found.Err)
 			}
-			pause.wait(ctx)
+			_ = pause.Sleep(ctx)
 		default: // it ends or hangs
-			pause.wait(ctx)
+			_ = pause.Sleep(ctx)
 		}
 	}
 }
@@ -114,7 +115,7 @@ func (m *Machine) serving(ctx context.Context, id string, alloc *api.Allocation)
 		}
 		if isOver(next) {
 			m.set(id, next, false)
-			_ = sleep(ctx, client.Pause) // the process exits when it has told its clients
+			_ = wake.Sleep(ctx, client.Pause) // the process exits when it has told its clients
 			return
 		}
 		alloc = next
@@ -140,13 +141,13 @@ func (m *Machine) next(ctx context.Context, id string, index uint64) (*api.Alloc
 func (m *Machine) awaitChange(ctx context.Context, id string) {
 	dir, err := os.Open(m.cfg.Dir.Alloc(id))
 	if err != nil {
-		_ = sleep(ctx, time.Second) // it is being removed
+		_ = wake.Sleep(ctx, time.Second) // it is being removed
 		return
 	}
 	defer dir.Close()
 	watch, err := m.dirs.Dir(dir)
 	if err != nil {
-		_ = sleep(ctx, pollInterval)
+		_ = wake.Sleep(ctx, pollInterval)
 		return
 	}
 	defer watch.Close()
@@ -214,26 +215,4 @@ func (m *Machine) Ask(ctx context.Context, id string, r *http.Request) (*http.Re
 		return nil, fmt.Errorf("%w: %w", client.ErrNoAnswer, err)
 	}
 	return resp, nil
-}
-
-// pauses grow from wait to wait.
-type pauses struct{ least, most, next time.Duration }
-
-func (p *pauses) reset() { p.next = 0 }
-
-func (p *pauses) wait(ctx context.Context) {
-	p.next = min(max(2*p.next, p.least), p.most)
-	_ = sleep(ctx, p.next)
-}
-
-// sleep returns false when ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
