@@ -19,7 +19,7 @@ const (
 	MaxTxnBytes   = 4 << 20 // of all its values
 )
 
-// The bounds of a Store of one machine, and of what one process keeps of a Store of several machines.
+// The bounds of a Store of one machine. Of a Store of several machines, one process keeps no more than this.
 const (
 	MaxEntries = 100_000
 	MaxBytes   = 64 << 20 // of keys, owners and values

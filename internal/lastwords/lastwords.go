@@ -10,7 +10,7 @@ import (
 // Most is how many bytes are kept without a Limit. Go's runtime says first why a program ends, and then where.
 const Most = 4 << 10
 
-// Buffer keeps the first bytes of what is written to it.
+// Buffer keeps the first bytes of its writer's text.
 type Buffer struct {
 	bytes.Buffer
 

@@ -63,8 +63,8 @@ func (c counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestOnlyWhatIsRead: etcd sends a process the changes of what it reads, and no others. Many prefixes that are read
-// alike are one watch.
+// TestOnlyWhatIsRead: etcd sends a process only the changes of entries that the process reads. Many prefixes that begin
+// alike share one watch.
 func TestOnlyWhatIsRead(t *testing.T) {
 	t.Parallel()
 	node := etcdtest.Start(t, 1)[0]

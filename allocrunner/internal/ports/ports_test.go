@@ -288,7 +288,7 @@ func TestReacquire(t *testing.T) {
 	if diff := cmp.Diff(want, again.Mappings()); diff != "" {
 		t.Errorf("other ports than before (-want +got):\n%s", diff)
 	}
-	second, err := ports.Reacquire(cfg, want) // what cannot be locked again keeps nobody from going on with what runs
+	second, err := ports.Reacquire(cfg, want) // a port that can't be locked again stops no running task
 	if err != nil || len(second.Warnings()) != 2 || !errors.Is(errors.Join(second.Warnings()...), ports.ErrTaken) {
 		t.Errorf("a second time: got %v, %v, want two warnings", second, err)
 	}

@@ -139,7 +139,7 @@ func (l told) WithAttrs([]slog.Attr) slog.Handler { return l }
 func (l told) WithGroup(string) slog.Handler      { return l }
 
 // TestResumesEnd: an allocation whose taskapi exits again and again is resumed eight times, at growing intervals. Then
-// the log says that it is left alone.
+// the log says that the agent gives the allocation up.
 func TestResumesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTest(t)
