@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,6 +43,7 @@ const scriptDeadline = 2 * time.Minute
 //	json FILE PATH VALUE                   require the value at a path such as .Tasks.0.Name, as JSON; "-" for none
 //	refused STATUS SOCKET TOKENFILE PATH   the same, to be answered with another status than 200
 //	get-when-up SOCKET TOKENFILE PATH      the same, as soon as it answers
+//	get-when SOCKET TOKENFILE PATH TEXT    the same, as soon as it answers with TEXT in its answer
 //	events FILE [FIRST]                    require documented lines of run --json, the first of type FIRST or Starting
 //	mode FILE MODE                         require a file's permissions, in octal
 //	hold VARIABLE                          listen on a free port of 127.0.0.1 until the script ends
@@ -93,6 +95,7 @@ func TestScripts(t *testing.T) {
 			"events":            events,
 			"exits":             exits,
 			"get":               get,
+			"get-when":          getWhen,
 			"get-when-up":       getWhenUp,
 			"hold":              hold,
 			"json":              checkJSON,
@@ -261,6 +264,16 @@ func wantRefused(ts *testscript.TestScript, neg bool, args []string) {
 
 func getWhenUp(ts *testscript.TestScript, neg bool, args []string) {
 	want(ts, neg, args, 3, "get-when-up SOCKET TOKENFILE PATH")
+	askUntil(ts, args)
+}
+
+func getWhen(ts *testscript.TestScript, neg bool, args []string) {
+	want(ts, neg, args, 4, "get-when SOCKET TOKENFILE PATH TEXT")
+	askUntil(ts, args)
+}
+
+// askUntil asks the API, into stdout, until it answers, with the text in its answer that a fourth argument is.
+func askUntil(ts *testscript.TestScript, args []string) {
 	var err error
 	answered := func() bool {
 		err = ask(ts, args)
@@ -271,7 +284,7 @@ func getWhenUp(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// ask asks the API, into stdout.
+// ask asks the API, into stdout. Its answer has to have the text that a fourth argument is.
 func ask(ts *testscript.TestScript, args []string) error {
 	token, err := os.ReadFile(ts.MkAbs(args[1]))
 	if err != nil {
@@ -294,7 +307,14 @@ func ask(ts *testscript.TestScript, args []string) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("GET %s: %s", args[2], resp.Status)
 	}
-	_, err = io.Copy(ts.Stdout(), resp.Body)
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if len(args) > 3 && !bytes.Contains(answer, []byte(args[3])) {
+		return fmt.Errorf("GET %s: no %q in %s", args[2], args[3], answer)
+	}
+	_, err = ts.Stdout().Write(answer)
 	return err
 }
 
