@@ -16,6 +16,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/internal/transport"
 	"taskapi/handlers/internal/transport/transporttest"
 	"taskapi/internal/must"
 )
@@ -261,7 +262,8 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// TestSilentConnectionsDelayNoEnd: a server that stops waits for requests, not for connections on which none has come.
+// TestSilentConnectionsDelayNoEnd: a server that stops waits for requests, and hardly for connections on which none has
+// come.
 func TestSilentConnectionsDelayNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dial, stop := bubbled(t, newAlloc(t))
@@ -270,10 +272,33 @@ func TestSilentConnectionsDelayNoEnd(t *testing.T) {
 		synctest.Wait() // it is read from now
 		start := time.Now()
 		stop()
-		if got := time.Since(start); got > 100*time.Millisecond { // net/http looks for the end of connections by a clock
-			t.Errorf("stopped after %v, want it at once", got)
+		if got := time.Since(start); got > 2*transport.SilentGrace { // net/http looks for the end of connections by a clock
+			t.Errorf("stopped after %v, want %v", got, transport.SilentGrace)
 		}
 	})
+}
+
+// TestRequestAtTheEnd: a client that has just connected when the server stops, or has sent half a head, is answered.
+func TestRequestAtTheEnd(t *testing.T) {
+	request := head("GET", "/v1/allocation/"+allocID, goodToken, "")
+	for _, before := range []int{0, 20} {
+		synctest.Test(t, func(t *testing.T) {
+			dial, stop := bubbled(t, newAlloc(t))
+			c := dial()
+			defer c.Close()
+			must.Get(io.WriteString(c, request[:before]))(t)
+			synctest.Wait() // it is read
+			stopped := make(chan struct{})
+			go func() { defer close(stopped); stop() }()
+			time.Sleep(transport.SilentGrace / 2)
+			must.Get(io.WriteString(c, request[before:]))(t)
+			response := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
+			if got := readReply(t, response); got.Status != 200 {
+				t.Errorf("%d bytes sent before: answered %d %q, want 200", before, got.Status, got.Body)
+			}
+			<-stopped
+		})
+	}
 }
 
 // TestActionOutlivesItsClient: a task that restarts itself is gone before the restart is done, and restarted all the

@@ -29,6 +29,9 @@ const (
 	WriteTimeout = 30 * time.Second
 	// DrainTimeout is for requests under way when the server stops. After it they are cut off.
 	DrainTimeout = 3 * time.Second
+	// SilentGrace is for a request's head when the server stops. It covers the time between a client's connect and its
+	// request, and that until this process has read the request, on a busy machine.
+	SilentGrace = 200 * time.Millisecond
 
 	// maxHeader leaves room for the longest token that the authenticator takes (4 KiB) and as much again. net/http adds
 	// 4 KiB of its own.
@@ -82,8 +85,8 @@ type Socket struct {
 }
 
 // Serve answers requests on the listener until ctx ends or the listener fails, with the handler that handlerOf returns
-// for the socket. When ctx ends, requests under way have DrainTimeout to finish, and Serve returns nil. The listener is
-// closed and every goroutine and connection is gone by then. Errors: the listener's, with its address.
+// for the socket. When ctx ends, requests under way have DrainTimeout to finish, and Serve returns nil. New connections
+// have SilentGrace for the head of a request. The listener is closed and every goroutine and connection is gone by then. Errors: the listener's, with its address.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, handlerOf func(*Socket) Handler) error {
 	background := context.WithoutCancel(ctx)
 	draining, drain := context.WithCancel(background)
@@ -117,18 +120,20 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, handlerOf fun
 	case <-ctx.Done():
 	}
 	drain()
-	dog.closeSilent()
+	server.SetKeepAlivesEnabled(false)
+	_ = listener.Close() // what it can't do, such as removing its file, is no reason to keep clients waiting
+	<-served             //nolint:errcheck // net.ErrClosed, always
+	dog.awaitRequests()
 	grace, cancel := context.WithTimeout(background, DrainTimeout)
 	defer cancel()
 	defer context.AfterFunc(grace, func() { // net/http does not know what is left in the lane
 		cut()
 		dog.cut(func(*Conn) bool { return true })
 	})()
-	if server.Shutdown(grace) != nil { // the grace is over, or the listener can't be closed twice: cut off what is left
+	if server.Shutdown(grace) != nil { // the grace is over: cut off what is left
 		cut()
 		_ = server.Close()
 	}
-	<-served //nolint:errcheck // http.ErrServerClosed, always
 	dog.connections.Wait()
 	return nil
 }

@@ -114,9 +114,26 @@ func (d *watchdog) sweep(ctx context.Context) {
 	}
 }
 
-// closeSilent closes the connections on which nothing has been sent. net/http would wait for their requests when it
-// shuts down.
-func (d *watchdog) closeSilent() { d.cut(func(c *Conn) bool { return c.phase() == arriving }) }
+// awaitRequests gives new connections SilentGrace for a request's head, and closes those on which nothing has come.
+// net/http, once it shuts down, waits for heads for five seconds and answers none of them.
+func (d *watchdog) awaitRequests() {
+	for end := time.Now().Add(SilentGrace); d.expects() && time.Now().Before(end); {
+		time.Sleep(SilentGrace / 50)
+	}
+	d.cut(func(c *Conn) bool { return c.phase() == arriving })
+}
+
+// expects reports whether a request's head has not come whole on a connection.
+func (d *watchdog) expects() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.open {
+		if p := c.phase(); p == arriving || p == reading {
+			return true
+		}
+	}
+	return false
+}
 
 func (d *watchdog) cut(which func(*Conn) bool) {
 	d.mu.Lock()
