@@ -87,6 +87,9 @@ func (f *fetcher) fetch(ctx context.Context) error {
 		return err
 	}
 	defer removeAll(f.stage)
+	if err := f.source.CheckDirs(f.FileDirs); err != nil {
+		return err
+	}
 	home, tree := filepath.Join(f.stage, "home"), filepath.Join(f.stage, "tree")
 	if err := os.Mkdir(home, 0o700); err != nil {
 		return err
@@ -109,9 +112,6 @@ func (f *fetcher) file(ctx context.Context, at, tree string) error {
 	s := f.source
 	name := path.Base(s.URL.Path)
 	if s.Kind == source.File {
-		if err := f.allowed(s.URL.Path); err != nil {
-			return err
-		}
 		if info, err := os.Stat(s.URL.Path); err != nil {
 			return err
 		} else if info.IsDir() {
@@ -156,27 +156,6 @@ func (f *fetcher) file(ctx context.Context, at, tree string) error {
 		return err
 	}
 	return os.Rename(at, filepath.Join(tree, name))
-}
-
-// allowed returns an error for a path that no setting lets artifacts come from.
-func (f *fetcher) allowed(path string) error {
-	real, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return err
-	}
-	for _, dir := range f.FileDirs {
-		if top, err := filepath.EvalSymlinks(dir); err == nil {
-			if rel, err := filepath.Rel(top, real); err == nil && filepath.IsLocal(rel) {
-				return nil
-			}
-		}
-	}
-	if len(f.FileDirs) == 0 {
-		return fmt.Errorf("no directory of this machine may be copied from: allow %s with the setting artifact.file_dirs",
-			filepath.Dir(path))
-	}
-	return fmt.Errorf("%s is in none of the directories of the setting artifact.file_dirs: %s", path,
-		strings.Join(f.FileDirs, ", "))
 }
 
 // deliver checks a fetched artifact, and moves it to its destination.

@@ -1,4 +1,5 @@
-// Package source reads the sources of artifacts, in the forms that Nomad takes. It opens nothing.
+// Package source reads the sources of artifacts, in the forms that Nomad takes, and tells whether one on this machine is
+// in a directory that the settings allow. It opens nothing.
 package source
 
 import (
@@ -10,6 +11,7 @@ import (
 	"maps"
 	"net/url"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -211,6 +213,31 @@ func (s *Source) check() error {
 	}
 	_, _, err := ParseChecksum(s.Checksum)
 	return err
+}
+
+// CheckDirs returns an error for a source on this machine that is in none of the directories, whatever links lead there.
+// dirs is the setting artifact.file_dirs. Errors: *fs.PathError when there is no such file.
+func (s *Source) CheckDirs(dirs []string) error {
+	if s.URL.Scheme != "file" {
+		return nil
+	}
+	if len(dirs) == 0 {
+		return fmt.Errorf("no directory of this machine may be copied from: allow %s with the setting artifact.file_dirs",
+			filepath.Dir(s.URL.Path))
+	}
+	real, err := filepath.EvalSymlinks(s.URL.Path)
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if top, err := filepath.EvalSymlinks(dir); err == nil {
+			if rel, err := filepath.Rel(top, real); err == nil && filepath.IsLocal(rel) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("%s is in none of the directories of the setting artifact.file_dirs: %s", s.URL.Path,
+		strings.Join(dirs, ", "))
 }
 
 // IsRepository reports whether git or hg fetches the source.

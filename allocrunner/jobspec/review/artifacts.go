@@ -1,6 +1,8 @@
 package review
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -31,7 +33,10 @@ func (r *reviewer) artifacts(t *api.Task) {
 	each(r, "artifact", t.Artifacts, func(a *api.TaskArtifact) {
 		r.in("artifact", source.Shown(ptr.Deref(a.GetterSource)), func() {
 			restrict(r, artifactLimits, a)
-			if err := checkSource(a); err != nil {
+			err := checkSource(a, r.host.FileDirs)
+			if _, missing := errors.AsType[*fs.PathError](err); missing {
+				r.add(Warning, "artifact source", "%v; unless it is there before, the task fails to start", err)
+			} else if err != nil {
 				r.refuse("artifact source", "%v", err)
 			}
 			for _, name := range slices.Sorted(maps.Keys(a.GetterOptions)) {
@@ -45,7 +50,9 @@ func (r *reviewer) artifacts(t *api.Task) {
 }
 
 // checkSource returns the error that the task would fail with, unless a reference stands for a part of the source.
-func checkSource(a *api.TaskArtifact) error {
+// fileDirs are the directories of this machine that artifacts may come from. Errors: *fs.PathError when a file of this
+// machine is missing.
+func checkSource(a *api.TaskArtifact, fileDirs []string) error {
 	text := ptr.Deref(a.GetterSource)
 	if hasReference(text) {
 		return nil
@@ -56,6 +63,9 @@ func checkSource(a *api.TaskArtifact) error {
 			known[name] = value
 		}
 	}
-	_, err := source.Parse(text, known)
-	return err
+	s, err := source.Parse(text, known)
+	if err != nil {
+		return err
+	}
+	return s.CheckDirs(fileDirs)
 }

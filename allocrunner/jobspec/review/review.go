@@ -69,6 +69,7 @@ type Host struct {
 	Consul  Consul
 	Volumes []volumes.Volume // those that jobs may use
 
+	FileDirs []string         // the directories that artifacts may be copied from; absolute
 	Programs []render.Program // that are configured, for templates and the vault blocks of tasks
 
 	// Unlimited returns why the memory and the CPU of tasks are not limited here; nil if they are. It is called if a job

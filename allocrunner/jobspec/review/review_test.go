@@ -256,7 +256,7 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 			data        = "{{ define \"t\" }}{{ if 1 }}{{with secret \"a\" }}{{ end }}{{ end }}{{ end }}{{ plugin \"x\" | key }}"
 		}`), []string{refusedTemplate("data")[0], refusedTemplate("data")[0], refusedTemplate("data")[0]}},
 		"template that can't be read": {task("template {\ndestination = \"local/x\"\ndata = \"{{ if }}\"\n}"),
-			[]string{`warning group "g" > task "t" > template "local/x": template data`}},
+			[]string{`refused group "g" > task "t" > template "local/x": template data`}},
 		"template outside": {task("template {\ndestination = \"../../x\"\ndata = \"x\"\n}"),
 			[]string{`refused group "g" > task "t" > template "../../x": template destination`}},
 		"template over the socket": {task("template {\ndestination = \"secrets/api.sock\"\ndata = \"x\"\n}"),

@@ -96,8 +96,7 @@ func unconfigured(program render.Program) string {
 	return "no agent of Consul is configured: give its address with the setting consul.address or CONSUL_HTTP_ADDR"
 }
 
-// functions refuses the functions that a template in the job file names and that are not here, and warns of a template
-// that can't be read.
+// functions refuses a template in the job file that can't be read, and the functions that it names and that are not here.
 func (r *reviewer) functions(t *api.Template, hasVault bool) {
 	text := ptr.Deref(t.EmbeddedTmpl)
 	left, right := cmp.Or(ptr.Deref(t.LeftDelim), "{{"), cmp.Or(ptr.Deref(t.RightDelim), "}}")
@@ -106,8 +105,7 @@ func (r *reviewer) functions(t *api.Template, hasVault bool) {
 	}
 	parsed, err := render.Parse(render.Template{Text: text, Left: left, Right: right})
 	if err != nil {
-		r.add(Warning, "template data", "line %s: the task fails when the template is rendered",
-			strings.TrimPrefix(err.Error(), "template: :"))
+		r.refuse("template data", "line %s", strings.TrimPrefix(err.Error(), "template: :"))
 		return
 	}
 	named := map[string]bool{}

@@ -41,7 +41,7 @@ func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, bui
 // host returns the features that this machine offers to jobs.
 func (s Settings) host() review.Host {
 	host := review.Host{
-		Drivers: s.TaskDrivers(), Volumes: s.HostVolumes,
+		Drivers: s.TaskDrivers(), Volumes: s.HostVolumes, FileDirs: s.Artifacts.FileDirs,
 		Unlimited: allocrunner.CanLimit, Unpinned: allocrunner.CanPin,
 	}
 	if s.Unlimited {
