@@ -592,6 +592,10 @@ func TestOddRequests(t *testing.T) {
 	f := newFixture(t)
 	token := f.token("web", allocID)
 	head := "Host: x\r\nX-Nomad-Token: " + token + "\r\n"
+	f.agent.answers(func(_ http.ResponseWriter, r *http.Request) bool {
+		t.Errorf("the agent got %s %s with %v", r.Method, r.RequestURI, r.Header)
+		return false
+	})
 	for what, c := range map[string]struct {
 		request string
 		want    int
@@ -611,19 +615,9 @@ func TestOddRequests(t *testing.T) {
 		"all options":    {"OPTIONS * HTTP/1.1\r\n" + head + "\r\n", 404},
 		"from a browser": {"GET /v1/jobs HTTP/1.1\r\n" + head + "Origin: http://x\r\n\r\n", 403},
 	} {
-		f.agent.mu.Lock()
-		clear(f.agent.requests)
-		f.agent.mu.Unlock()
 		if got := f.raw("web", c.request); got != c.want {
 			t.Errorf("%s: %d, want %d", what, got, c.want)
 		}
-		f.agent.mu.Lock()
-		for request := range f.agent.requests {
-			if !strings.Contains(request, "jwks") {
-				t.Errorf("%s: the agent got %s", what, request)
-			}
-		}
-		f.agent.mu.Unlock()
 	}
 	var seen http.Header
 	var host, uri string
@@ -653,7 +647,8 @@ func TestOddRequests(t *testing.T) {
 	}
 	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("X-Nomad-Index", "7")
-		_, _ = io.WriteString(w, r.RequestURI)
+		path, _, _ := strings.Cut(r.RequestURI, "?") // the cache's next query has an index, and may answer the same read
+		_, _ = io.WriteString(w, path)
 		return true
 	})
 	for _, path := range []string{"/v1/job/a%2Fb", "/v1/job/a%2fb", "/v1/var/a%2Fb", "/v1/var/a/b", "/v1/job/%61",
