@@ -41,7 +41,7 @@ func TestRunCountsEveryReply(t *testing.T) {
 	}))
 	requests := append([][]byte{[]byte("GET / HTTP/1.1\r\nHost: localhost\r\nX-Nomad-Token: t\r\n\r\n")}, request...)
 	got := must.Get(load.Run(t.Context(), load.Config{
-		Socket: socket, Connections: 3, Requests: requests, Warmup: 10 * time.Millisecond, For: 50 * time.Millisecond,
+		Socket: socket, Connections: 3, Requests: requests, Warmup: 10 * time.Millisecond, For: time.Second,
 	}))(t)
 	if got.Replies == 0 || got.Statuses[200] != got.Replies || len(got.Latencies) != got.Replies {
 		t.Errorf("got %d replies, %d latencies, statuses %v; want as many 200s and latencies as replies", got.Replies,
@@ -50,7 +50,8 @@ func TestRunCountsEveryReply(t *testing.T) {
 	if int64(got.Replies) > served.Load() {
 		t.Errorf("got %d replies of %d served", got.Replies, served.Load())
 	}
-	if half := served.Load() / 2; reused.Load() < half || reused.Load() > half+1 {
+	// At the end three requests may be on their way, and three handlers may not have counted theirs twice.
+	if half := served.Load() / 2; reused.Load() < half-5 || reused.Load() > half+5 {
 		t.Errorf("%d of %d requests carried the token, want every second one", reused.Load(), served.Load())
 	}
 	if p50, p99 := got.Percentile(50), got.Percentile(99); p50 <= 0 || p99 < p50 {
@@ -79,7 +80,7 @@ func TestRunRefusesWhatIsNoGoodReply(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load.Run(t.Context(), load.Config{Socket: listen(t, test.handler), Connections: 1, Requests: request,
-				For: 5 * time.Second})
+				For: time.Hour}) // the error ends it
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got error %v, want one with %q", err, test.want)
 			}
