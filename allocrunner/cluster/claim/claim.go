@@ -8,6 +8,10 @@
 // another. Each change of the holder has an index of its own. A Fenced store refuses the writes of a process whose
 // claim another machine has taken, even if that process does not know.
 //
+// A renewal writes an entry. A full store refuses writes and takes deletions, so a renewal then deletes the entry. A
+// machine that wants a claim without that entry writes the entry first, and then waits for TTL: a holder that lives
+// changes the entry again, by a write or a deletion.
+//
 // The package knows no runner. What must not outlive a claim follows Claim.Until.
 package claim
 
@@ -54,7 +58,7 @@ type Name struct{ Namespace, Alloc string }
 func (n Name) prefix() string { return root + n.Namespace + "/" + n.Alloc + "/" }
 func (n Name) holder() string { return n.prefix() + "holder" }
 
-// renewal is written by the holder, again and again. Only its index counts.
+// renewal is written by the holder, again and again, or deleted while the store is full. Only its index counts.
 func (n Name) renewal() string { return n.prefix() + "renewal" }
 
 // Holder is the machine that holds a claim, or held it last.
@@ -120,6 +124,18 @@ func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) 
 		// released before. A machine that has seen the claim does not believe that.
 		free := now.renewal == 0 && (shown == 0 && (now.holder == 0 || before.Released) ||
 			before.Released && before.Index == shown)
+		if shown != now.holder && now.holder != 0 && !before.Released {
+			shown = now.holder
+			if on.Holder != nil {
+				on.Holder(before)
+			}
+		}
+		if !free && now.renewal == 0 {
+			if err := ask(ctx, cfg, now.holder); err != nil && !cluster.IsConflict(err) {
+				failed(err)
+			}
+			continue
+		}
 		wait := max(TTL, before.TTL) - time.Since(last.since)
 		if free || wait <= 0 {
 			c, err := take(ctx, cfg, last)
@@ -132,12 +148,6 @@ func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) 
 			continue
 		}
 		failing = false
-		if shown != now.holder && now.holder != 0 && !before.Released {
-			shown = now.holder
-			if on.Holder != nil {
-				on.Holder(before)
-			}
-		}
 		waiting, cancel := context.WithTimeout(ctx, wait)
 		_, err = cfg.Store.Watch(waiting, cfg.Name.prefix(), index)
 		if err != nil && waiting.Err() == nil {
@@ -170,6 +180,17 @@ func look(ctx context.Context, store cluster.Store, name Name) (holder Holder, n
 		}
 	}
 	return holder, now, page.Index, nil
+}
+
+// ask writes the missing renewal of a claim, so that a later one can be seen, whether it writes or deletes.
+func ask(ctx context.Context, cfg Config, holder uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	_, err := cfg.Store.Commit(ctx, cluster.Txn{
+		If:   []cluster.Condition{{Key: cfg.Name.holder(), ModifyIndex: holder}, {Key: cfg.Name.renewal()}},
+		Then: []cluster.Operation{{Key: cfg.Name.renewal(), Value: []byte{}}},
+	})
+	return err
 }
 
 // take takes a claim that is as it was seen.

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +29,7 @@ var name = claim.Name{Namespace: "default", Alloc: "job.group[0]"}
 // link is a machine's way to the store, which a test cuts or delays.
 type link struct {
 	cluster.Store
+	full   *atomic.Bool // for all machines: the store takes deletions only
 	mu     sync.Mutex
 	cut    bool               // calls are not answered
 	deaf   bool               // commits are made, and not answered
@@ -70,6 +73,9 @@ func (l *link) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
 	deaf, err := l.pass(ctx)
 	if err != nil {
 		return 0, err
+	}
+	if l.full.Load() && slices.ContainsFunc(txn.Then, func(o cluster.Operation) bool { return !o.Delete }) {
+		return 0, cluster.ErrFull
 	}
 	index, err := l.commit(ctx, txn)
 	if deaf {
@@ -160,10 +166,11 @@ func (m *machine) runs() bool {
 
 // cluster of machines that share a store.
 func machines(n int) []*machine {
-	store := memory.New()
+	store, full := memory.New(), new(atomic.Bool)
 	var all []*machine
 	for i := range n {
-		all = append(all, &machine{link: &link{Store: store.Open()}, id: fmt.Sprint("m", i), began: time.Now()})
+		l := &link{Store: store.Open(), full: full}
+		all = append(all, &machine{link: l, id: fmt.Sprint("m", i), began: time.Now()})
 	}
 	return all
 }
@@ -204,6 +211,7 @@ func TestAtMostOne(t *testing.T) {
 				}
 			}
 			for range 300 {
+				all[0].full.Store(seed%2 == 1 && chance.IntN(2) == 0)
 				m := all[chance.IntN(len(all))]
 				m.set(func(l *link) {
 					switch chance.IntN(6) {
@@ -224,6 +232,7 @@ func TestAtMostOne(t *testing.T) {
 					check()
 				}
 			}
+			all[0].full.Store(false)
 			for _, m := range all {
 				m.set(heal)
 			}
@@ -298,6 +307,66 @@ func TestTakeover(t *testing.T) {
 			t.Errorf("a later run of a complete allocation: %v", err)
 		}
 	})
+}
+
+// TestFullStore: the machine that holds the claim keeps it while the store is full. If that machine dies meanwhile,
+// another takes the claim when the store has room again, and has seen no renewal for TTL.
+func TestFullStore(t *testing.T) {
+	tests := map[string]struct {
+		dies, wait time.Duration // after the store is full; dies is 0 for a machine that lives
+		late       bool          // the second machine begins to stand by while the store is full
+	}{
+		"the holder lives":                             {wait: time.Hour},
+		"the holder lives, and a machine comes":        {wait: time.Hour, late: true},
+		"the holder dies long before there is room":    {dies: time.Minute, wait: time.Hour},
+		"the holder dies shortly before there is room": {dies: time.Minute, wait: 61 * time.Second},
+		"the holder dies, and a machine comes":         {dies: time.Minute, wait: time.Hour, late: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all := machines(2)
+				ctx, cancel := context.WithCancel(t.Context())
+				var living sync.WaitGroup
+				begin := func(m *machine) {
+					living.Go(func() { m.live(ctx) })
+					time.Sleep(time.Second)
+				}
+				begin(all[0])
+				if !test.late {
+					begin(all[1])
+				}
+				all[0].full.Store(true)
+				if test.late {
+					begin(all[1])
+				}
+				began, room := time.Now(), time.Time{}
+				for elapsed := time.Duration(0); elapsed < test.wait+2*claim.TTL; elapsed = time.Since(began) {
+					if test.dies > 0 && elapsed > test.dies {
+						all[0].set(func(l *link) { l.cut = true })
+					}
+					if elapsed > test.wait && room.IsZero() {
+						room = time.Now()
+						all[0].full.Store(false)
+					}
+					time.Sleep(100 * time.Millisecond)
+					one, other := all[0].runs(), all[1].runs()
+					if one && other || test.dies == 0 && !one {
+						t.Fatalf("at %v the first machine runs the allocation: %v, and the second: %v", elapsed, one, other)
+					}
+					if other && (room.IsZero() || time.Since(room) < claim.TTL) {
+						t.Fatalf("at %v the second machine has the claim; there was room at %v", elapsed, room.Sub(began))
+					}
+				}
+				if all[1].runs() == (test.dies == 0) {
+					t.Error("the wrong machine runs the allocation in the end")
+				}
+				all[0].set(heal)
+				cancel()
+				living.Wait()
+			})
+		})
+	}
 }
 
 // TestTamperedClaim: somebody without the machines' key deletes a claim, or restores the value by which it was released
@@ -446,6 +515,46 @@ func TestAgain(t *testing.T) {
 			synctest.Wait()
 		})
 	})
+	t.Run("renewed while the store is full", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			all, first, copied, kept := start(t)
+			all[0].full.Store(true)
+			ctx, cancel := context.WithCancel(t.Context())
+			go first.Run(ctx, quiet)
+			time.Sleep(claim.TTL)
+			go copied.Run(ctx, quiet)
+			time.Sleep(2 * claim.TTL)
+			all[0].full.Store(false)
+			<-copied.Lost()
+			if end, _ := first.Until(); end <= all[0].now() || kept.Index != 0 {
+				t.Errorf("at %v the first machine has its claim until %v; kept %+v", all[0].now(), end, kept)
+			}
+			cancel()
+			synctest.Wait()
+		})
+	})
+	t.Run("not renewed while the store is full", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			all, first, copied, _ := start(t)
+			all[0].full.Store(true)
+			ctx, cancel := context.WithCancel(t.Context())
+			dying, dies := context.WithTimeout(ctx, claim.TTL)
+			defer dies()
+			first.Run(dying, quiet)
+			go copied.Run(ctx, quiet)
+			time.Sleep(2 * claim.TTL)
+			if end, _ := copied.Until(); end != 0 {
+				t.Errorf("the copy has the claim until %v while the store is full", end)
+			}
+			all[0].full.Store(false)
+			time.Sleep(claim.TTL + 5*time.Second)
+			if end, _ := copied.Until(); end <= all[1].now() {
+				t.Errorf("at %v the copy has the claim until %v", all[1].now(), end)
+			}
+			cancel()
+			synctest.Wait()
+		})
+	})
 	t.Run("released before it is known", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			_, first, copied, _ := start(t)
@@ -484,10 +593,11 @@ func TestAgain(t *testing.T) {
 }
 
 // TestALateRenewalIsLogged: when the store is away for longer than the claim is held, the log says once why tasks die.
+// It says once that the store is full.
 func TestALateRenewalIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		l := &link{Store: memory.New()}
+		l := &link{Store: memory.New(), full: new(atomic.Bool)}
 		c, _, err := claim.Await(t.Context(), claim.Config{Store: l, Name: name,
 			Holder: claim.Holder{AllocID: "a", NodeName: "a"},
 			Now:    func() time.Duration { return time.Since(began) + time.Second }}, claim.Waiting{})
@@ -506,8 +616,13 @@ func TestALateRenewalIsLogged(t *testing.T) {
 			l.set(func(l *link) { l.cut = false })
 			time.Sleep(claim.Held)
 		}
+		l.full.Store(true)
+		time.Sleep(2 * claim.Held)
 		end()
 		<-ended
+		if n := strings.Count(log.String(), "the store is full: "); n != 1 {
+			t.Errorf("%d times the log says that the store is full:\n%s", n, &log)
+		}
 		if n := strings.Count(log.String(), "the tasks are killed: "); n != 2 {
 			t.Errorf("%d of 2 times the log says that the tasks are killed:\n%s", n, &log)
 		}

@@ -103,15 +103,21 @@ func (c *Claim) lose() {
 	})
 }
 
-// Run renews the claim until ctx ends or the claim is lost. It logs once that the claim has ended without a renewal.
+// Run renews the claim until ctx ends or the claim is lost. It logs once that the store is full, and that the claim has
+// ended without a renewal.
 func (c *Claim) Run(ctx context.Context, logger *slog.Logger) {
 	if c.kept != nil && !c.again(ctx) {
 		return
 	}
-	late := false
+	late, wasFull := false, false
 	for {
 		pause := renewEvery
-		switch err := c.renew(ctx); {
+		full, err := c.renew(ctx)
+		if full && !wasFull {
+			logger.Warn("the store is full: no other machine can take the allocation over until the store has room again")
+		}
+		wasFull = full
+		switch {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, ErrLost):
@@ -142,12 +148,18 @@ func (c *Claim) again(ctx context.Context) bool {
 			_ = wake.Sleep(ctx, retryPause) // the loop sees that ctx has ended
 			continue
 		}
-		if first.since.IsZero() {
+		if first.renewal == 0 {
 			first = now
 		}
 		if now.holder != c.was || now.renewal != first.renewal {
 			c.lose()
 			return false
+		}
+		if now.renewal == 0 {
+			if ask(ctx, c.cfg, c.was) != nil {
+				_ = wake.Sleep(ctx, retryPause)
+			}
+			continue
 		}
 		if wait := TTL - time.Since(first.since); wait > 0 {
 			waiting, cancel := context.WithTimeout(ctx, wait)
@@ -171,14 +183,18 @@ func (c *Claim) again(ctx context.Context) bool {
 	return false
 }
 
-// renew renews the claim. A renewal whose fate is unknown does not prolong it, and is made again.
-func (c *Claim) renew(ctx context.Context) error {
+// renew renews the claim, and reports whether the store is full. A renewal whose fate is unknown does not prolong the
+// claim, and is made again.
+func (c *Claim) renew(ctx context.Context) (full bool, err error) {
 	sent := c.now()
-	if err := c.commit(ctx, cluster.Operation{Key: c.cfg.Name.renewal(), Value: []byte{}}); err != nil {
-		return err
+	err = c.commit(ctx, cluster.Operation{Key: c.cfg.Name.renewal(), Value: []byte{}})
+	if full = errors.Is(err, cluster.ErrFull); full {
+		err = c.commit(ctx, cluster.Operation{Key: c.cfg.Name.renewal(), Delete: true})
 	}
-	c.extend(sent)
-	return nil
+	if err == nil {
+		c.extend(sent)
+	}
+	return full, err
 }
 
 // commit writes if this machine is the holder. Errors: ErrLost.
