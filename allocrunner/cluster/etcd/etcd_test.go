@@ -298,22 +298,6 @@ func TestDeletedUnanswered(t *testing.T) {
 	}
 }
 
-// TestFull: the error for an etcd that keeps more than its quota says what to do.
-func TestFull(t *testing.T) {
-	t.Parallel()
-	s := open(t, etcdtest.Start(t, 1, "--quota-backend-bytes", "1048576")...)
-	for range 100 {
-		_, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("k", strings.Repeat("v", 100_000))))
-		if err != nil {
-			if !errors.Is(err, cluster.ErrFull) || !strings.Contains(err.Error(), "--auto-compaction-retention=1") {
-				t.Error(err)
-			}
-			return
-		}
-	}
-	t.Error("etcd is never full")
-}
-
 // TestManyEntriesComeBack: all of an owner's many entries come back although the next lease ends, too, before all of
 // them are written again.
 func TestManyEntriesComeBack(t *testing.T) {

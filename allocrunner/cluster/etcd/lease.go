@@ -203,7 +203,9 @@ func (l *lease) join(ctx context.Context) error {
 		var err error
 		if begins {
 			next = ownerRecord{Lease: newLeaseID()}
-			err = l.client.Grant(ctx, next.Lease, LeaseTTL)
+			if err = l.client.Grant(ctx, next.Lease, LeaseTTL); client.IsNoSpace(err) {
+				l.prolong(ctx)
+			}
 		} else {
 			var ttl time.Duration
 			if ttl, err = l.client.KeepAlive(ctx, next.Lease); err == nil && ttl == 0 {
@@ -235,6 +237,17 @@ func (l *lease) join(ctx context.Context) error {
 		record = now
 	}
 	return errors.New("others change the lease all the time")
+}
+
+// prolong renews the lease of an earlier process, which this process can't join while etcd is full.
+func (l *lease) prolong(ctx context.Context) {
+	found, err := l.find(ctx, client.RangeRequest{Key: l.key(owners, l.owner)})
+	if err != nil || len(found.KVs) == 0 {
+		return
+	}
+	if record, err := l.openOwner(l.owner, found.KVs[0]); err == nil {
+		_, _ = l.client.KeepAlive(ctx, record.Lease) // the caller tries again
+	}
 }
 
 // adopt keeps the entries that others have written with the lease, such as an earlier process.
