@@ -198,7 +198,7 @@ func (r *Runner) perform(ctx context.Context, e effect) {
 			}
 		}
 	case killTask:
-		r.task(e.task).Kill(killReason(e.why), e.mode)
+		r.task(e.task).Kill(r.killReason(e.why), e.mode)
 	case restartTasks:
 		r.fsm.work.Go(func() { e.reply <- r.restartTasks(context.WithoutCancel(ctx), e.update) })
 	case finish:
@@ -221,7 +221,12 @@ func (r *Runner) shutdownDelay() <-chan time.Time {
 
 // killReason returns the event that says why a task is killed. It is nil for a stop, which only the event Killing
 // announces.
-func killReason(e lifecycle.Ending) *api.TaskEvent {
+func (r *Runner) killReason(e lifecycle.Ending) *api.TaskEvent {
+	if r.cfg.Tenure != nil {
+		if end, _ := r.cfg.Tenure.Until(); end < 0 {
+			return taskrunner.TenureLostEvent()
+		}
+	}
 	switch e.Cause {
 	case lifecycle.LeaderDead:
 		return taskrunner.LeaderDeadEvent()

@@ -241,6 +241,7 @@ type ExitResult struct {
 	OOMKilled bool
 	At        time.Time
 	Err       string // why the result is not known, empty when it is
+	Killed    string `json:",omitempty"` // why the task's time was over when the keeper killed it; empty for another end
 }
 
 // Successful reports whether the process exited with code 0 and was not killed by a signal.

@@ -17,6 +17,9 @@ import (
 // ErrExpired: the time has passed until which tasks may run. Nothing was started.
 var ErrExpired = errors.New("the tasks may not run any longer")
 
+// whyExpired is what the results of tasks say that a keeper has killed at their end.
+const whyExpired = "another machine may run the allocation, because the claim on it was not renewed in time"
+
 // expiryGrace is how long a keeper has for the killing of its tasks, until the kernel kills the keeper, and with it the
 // root processes of the tasks. A keeper that is stopped or hangs can't prevent that.
 const expiryGrace = time.Second
@@ -116,7 +119,7 @@ func (s *server) endTasks() {
 	s.logger.Warn("the tasks may not run any longer, for taskapi has not renewed their time: killing them")
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
 	defer cancel()
-	if err := s.local.KillAll(ctx); err != nil {
+	if err := s.local.KillAll(ctx, whyExpired); err != nil {
 		s.logger.Error("tasks can't be killed", "error", err)
 		return
 	}

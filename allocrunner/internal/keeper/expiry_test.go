@@ -2,6 +2,7 @@ package keeper_test
 
 import (
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,8 +33,8 @@ func TestTasksExpire(t *testing.T) {
 	must.OK(t, b.Expire(t.Context(), boottime.Now()+soon))
 	gone(t, b.task)
 	gone(t, b.child)
-	if _, err := b.Wait(t.Context(), "t"); err != nil {
-		t.Error(err)
+	if exit, err := b.Wait(t.Context(), "t"); err != nil || exit.Signal != 9 || !strings.Contains(exit.Killed, "claim") {
+		t.Errorf("the task has ended with %+v, %v", exit, err)
 	}
 	for _, try := range []func() error{
 		func() error { _, err := b.Start(t.Context(), shell("/", "t", "true")); return err },

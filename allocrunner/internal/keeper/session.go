@@ -175,7 +175,7 @@ func (c *session) handle(ctx context.Context, req request, files []*os.File) (a 
 		var status drivers.ProcessStatus
 		status, err = local.Start(ctx, spec)
 		if err == nil && c.server.expiry.expired() { // it may have been started after all others were killed
-			_ = local.KillAll(context.WithoutCancel(ctx)) // what is left ends with this process, very soon
+			_ = local.KillAll(context.WithoutCancel(ctx), whyExpired) // what is left ends with this process, very soon
 			err = ErrExpired
 		}
 		if err == nil {

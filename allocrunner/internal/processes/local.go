@@ -411,11 +411,12 @@ func (l *Local) clear(ctx context.Context, p *process) (int, error) {
 	return len(met), p.drained(ctx)
 }
 
-// KillAll kills all processes of all tasks. Further ones can be started.
-func (l *Local) KillAll(ctx context.Context) error {
+// KillAll kills all processes of all tasks, whose results say why. Further ones can be started.
+func (l *Local) KillAll(ctx context.Context, why string) error {
 	l.mu.Lock()
 	for _, p := range l.procs { // at once: what follows waits for the output of each
 		if p.running() {
+			p.killed.Store(&why)
 			_ = p.signal(syscall.SIGKILL) // one that has ended meanwhile needs none
 		}
 	}

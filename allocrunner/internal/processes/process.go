@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,8 +23,9 @@ import (
 	"taskapi/internal/proc"
 )
 
-// process is one run of one task, or of a program beside it. Its fields are set before it is shared, with three
-// exceptions: exit is set before the tree reports its end, the holder of turn owns emptied, and Local.mu guards ending.
+// process is one run of one task, or of a program beside it. Its fields are set before it is shared, with these
+// exceptions: exit is set before the tree reports its end, killed is atomic, the holder of turn owns emptied, and
+// Local.mu guards ending.
 type process struct {
 	task    string
 	uid     uint32
@@ -35,7 +37,8 @@ type process struct {
 	tty     bool           // its standard input is its controlling terminal
 	notify  *notify.Socket // nil for none
 
-	exit interfaces.ExitResult
+	exit   interfaces.ExitResult
+	killed atomic.Pointer[string] // why KillAll has killed it; nil before
 
 	turn    chan struct{} // held while the tree is killed
 	emptied bool          // nothing of the tree is left
@@ -200,6 +203,9 @@ func (p *process) note(state *os.ProcessState, err error) {
 	if status.Signaled() {
 		p.exit.Signal = int(status.Signal())
 		p.exit.ExitCode = 128 + p.exit.Signal
+		if why := p.killed.Load(); why != nil && status.Signal() == syscall.SIGKILL {
+			p.exit.Killed = *why
+		}
 	} else {
 		p.exit.ExitCode = status.ExitStatus()
 	}

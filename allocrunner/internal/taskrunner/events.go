@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -25,6 +26,7 @@ func newEvent(kind, message string, details map[string]string) *api.TaskEvent {
 		Type: kind, DisplayMessage: message, Details: details, Message: details["message"],
 		RestartReason: details["restart_reason"], FailedSibling: details["failed_sibling"],
 		DriverError: details["driver_error"], ValidationError: details["validation_error"],
+		KillReason: details["kill_reason"],
 		SetupError: details["setup_error"], DownloadError: details["download_error"],
 		FailsTask: details["fails_task"] == "true",
 	}
@@ -73,7 +75,7 @@ func terminatedEvent(r interfaces.ExitResult) *api.TaskEvent {
 	if r.OOMKilled && r.Err == "" {
 		r.Err = "out of memory: give the task more in its resources block, or find what it is used for"
 	}
-	if r.Err != "" {
+	if r.Err = cmp.Or(r.Err, r.Killed); r.Err != "" {
 		message += fmt.Sprintf(", Exit Message: %q", r.Err)
 	}
 	return newEvent(api.TaskTerminated, message, map[string]string{
@@ -142,6 +144,12 @@ func signalingEvent(name string) *api.TaskEvent {
 
 func allocUnhealthyEvent(reason string) *api.TaskEvent {
 	return newEvent("Alloc Unhealthy", reason, map[string]string{"message": reason})
+}
+
+// TenureLostEvent returns the event of a kill because another machine runs the allocation.
+func TenureLostEvent() *api.TaskEvent {
+	why := interfaces.ErrTenureLost.Error()
+	return newEvent(api.TaskKilling, "Force killing: "+why, map[string]string{"kill_timeout": "0s", "kill_reason": why})
 }
 
 // SiblingFailedEvent returns the reason for killing a task when another of its group failed.

@@ -176,9 +176,9 @@ type (
 	}
 	elapsed       struct{} // the armed timer has run out
 	killRequested struct { // the task is to end
-		reason *api.TaskEvent // nil for none
+		reason *api.TaskEvent // nil for none; it replaces the event Killing if it is one
 		mode   KillMode
-		fails  bool // the task has failed, and the reason is the event of its kill
+		fails  bool // the task has failed
 	}
 	restartRequested struct { // a new process
 		reason  string
@@ -522,7 +522,7 @@ func (t *transition) kill(e killRequested) {
 		if e.reason != nil {
 			t.emit(e.reason)
 		}
-		if !e.fails {
+		if e.reason == nil || e.reason.Type != api.TaskKilling {
 			t.emit(killingEvent(e.mode, t.killTimeout))
 		}
 		if t.hasProcess() {
