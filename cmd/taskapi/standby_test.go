@@ -130,6 +130,15 @@ func (p *pair) taken(t *testing.T) {
 	}
 }
 
+// says fails unless a command about the machine says something.
+func (s station) says(t *testing.T, want string, command ...string) {
+	t.Helper()
+	c := startCommandWith(t, self(t), nil, append([]string{command[0], "-data-dir", s.dir}, command[1:]...)...)
+	if err := c.Wait(); !strings.Contains(c.out.String(), want) {
+		t.Errorf("%q on the machine does not say %q: %v:\n%s", command, want, err, c.out)
+	}
+}
+
 func (s station) signal(t *testing.T, sig syscall.Signal, pids ...int) {
 	t.Helper()
 	for _, pid := range pids {
@@ -145,15 +154,13 @@ func TestStandby(t *testing.T) {
 	tests := map[string]func(t *testing.T, p *pair){
 		"taskapi is killed": func(t *testing.T, p *pair) {
 			p.first.signal(t, syscall.SIGKILL, p.first.Process.Pid)
+			p.first.says(t, "its taskapi has exited and its tasks are killed within 10s", "exec", p.first.id(), "true")
 			p.taken(t)
-			status := startCommandWith(t, self(t), nil, "status", "-data-dir", p.first.dir)
-			err := status.Wait()
-			for _, want := range []string{" not running (its taskapi has exited) ",
-				"its tasks were killed, because another machine may run it."} {
-				if !strings.Contains(status.out.String(), want) {
-					t.Errorf("status of the first machine does not say %q: %v:\n%s", want, err, status.out)
-				}
-			}
+			p.first.says(t, " not running (its taskapi has exited) ", "status")
+			const killed = "its tasks were killed, because another machine may run it"
+			p.first.says(t, killed, "status")
+			p.first.says(t, killed, "exec", p.first.id(), "true")
+			p.first.says(t, killed, "attach", p.first.id())
 		},
 		"taskapi and the keeper are stopped and go on": func(t *testing.T, p *pair) {
 			both := []int{p.first.Process.Pid, p.first.keeper(t)}
@@ -175,6 +182,9 @@ func TestStandby(t *testing.T) {
 			if err := p.first.Wait(); p.first.ProcessState.ExitCode() != 1 {
 				t.Errorf("the first machine ends with %v:\n%s", err, p.first.out)
 			}
+			p.first.says(t, "another machine may run the allocation, because the claim on it was not renewed in time",
+				"events", p.first.id())
+			p.first.says(t, "Force killing: "+claim.ErrLost.Error(), "events", p.first.id())
 		},
 		"the keeper is killed and taskapi stopped": func(t *testing.T, p *pair) {
 			p.first.signal(t, syscall.SIGSTOP, p.first.Process.Pid)

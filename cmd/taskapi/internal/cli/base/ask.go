@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner"
+	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/schedule"
 	"taskapi/allocrunner/state"
@@ -110,8 +113,31 @@ type AbandonedError struct {
 }
 
 func (e *AbandonedError) Error() string {
-	return fmt.Sprintf("allocation %s: its taskapi has exited and its tasks may run on: '%s' resumes it, '%s' stops it",
-		e.ID, e.Layout.Command("takeover", e.ID), e.Layout.Command("stop", e.ID))
+	return fmt.Sprintf("allocation %s: its taskapi has exited and its tasks %s: '%s' resumes it, '%s' stops it",
+		e.ID, e.Layout.TasksNow(e.ID), e.Layout.Command("takeover", e.ID), e.Layout.Command("stop", e.ID))
+}
+
+// HasClaim reports whether an allocation was left running with a claim, with which its next taskapi goes on.
+func (l Layout) HasClaim(id string) bool {
+	_, err := os.Lstat(l.Claim(id))
+	return err == nil
+}
+
+// TasksKilled reports that the keeper has killed the tasks of an allocation whose taskapi has exited, because another
+// machine may run it.
+func (l Layout) TasksKilled(id string) bool {
+	return l.HasClaim(id) && !allocrunner.TasksRunning(l.Alloc(id))
+}
+
+// TasksNow says what the tasks of an allocation do whose taskapi has exited.
+func (l Layout) TasksNow(id string) string {
+	switch {
+	case l.TasksKilled(id):
+		return "were killed, because another machine may run it"
+	case l.HasClaim(id):
+		return fmt.Sprintf("are killed within %v, because another machine may run it", claim.Held)
+	}
+	return "may run on"
 }
 
 // Client returns a client of the taskapi that runs an allocation.

@@ -151,7 +151,7 @@ is wrong.`,
 				if err := r.putVarItems(waiting); err != nil {
 					return err
 				}
-				if opts.Standby && !start.HasClaim(r.layout, r.alloc.ID) {
+				if opts.Standby && !r.layout.HasClaim(r.alloc.ID) {
 					held, store, err := start.StandBy(waiting, r.layout, r.alloc, func(what string) { w.Warnf("%s", what) })
 					if errors.Is(err, claim.ErrComplete) {
 						w.Warnf("%v", err)

@@ -205,7 +205,7 @@ func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool
 		note = fmt.Sprintf("allocation %s has ended: it has no processes\n", output.ShortID(t.ID))
 	case found.Holder == client.Nobody:
 		note = fmt.Sprintf("the taskapi of allocation %s has exited, and its tasks %s: '%s' resumes it\n",
-			output.ShortID(t.ID), tasksNow(t.Layout, found), t.Layout.Command("takeover", output.ShortID(t.ID)))
+			output.ShortID(t.ID), t.Layout.TasksNow(t.ID), t.Layout.Command("takeover", output.ShortID(t.ID)))
 	}
 	names := userNames{}
 	for _, name := range base.TaskNames(found.Alloc) {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -165,7 +163,7 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 	for i, a := range all {
 		if a.Holder == client.Nobody {
 			fmt.Fprintf(&text, "\nThe taskapi of %s has exited, and its tasks %s.\n  resume it:  %s\n  stop it:    %s\n",
-				ids[i], tasksNow(a.layout, a.Location), a.layout.Command("takeover", ids[i]), a.layout.Command("stop", ids[i]))
+				ids[i], a.layout.TasksNow(a.Alloc.ID), a.layout.Command("takeover", ids[i]), a.layout.Command("stop", ids[i]))
 		}
 	}
 	_, err := io.WriteString(s.environment.Stdout, text.String())
@@ -215,17 +213,5 @@ func statusText(l base.Layout, found client.Location) string {
 // tasksKilled reports that the keeper has killed the tasks of an allocation whose taskapi has exited, because another
 // machine may run it.
 func tasksKilled(l base.Layout, found client.Location) bool {
-	if found.Holder != client.Nobody {
-		return false
-	}
-	_, err := os.Lstat(l.Claim(found.Alloc.ID))
-	return err == nil && !allocrunner.TasksRunning(l.Alloc(found.Alloc.ID))
-}
-
-// tasksNow says what the tasks do of an allocation whose taskapi has exited.
-func tasksNow(l base.Layout, found client.Location) string {
-	if tasksKilled(l, found) {
-		return "were killed, because another machine may run it"
-	}
-	return "may run on"
+	return found.Holder == client.Nobody && l.TasksKilled(found.Alloc.ID)
 }

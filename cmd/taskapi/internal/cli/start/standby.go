@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/nomad/api"
@@ -34,7 +33,7 @@ func StandBy(
 			say(fmt.Sprintf("standing by: %s runs on the machine %s, as allocation %s", alloc.Name, by.NodeName, by.AllocID))
 		},
 		Failed: func(err error) {
-			say(fmt.Sprintf("standing by until it is known who runs %s: %v", alloc.Name, err))
+			say(fmt.Sprintf("standing by for %s until the store can be used: %v", alloc.Name, err))
 		},
 	})
 	if err != nil {
@@ -42,10 +41,4 @@ func StandBy(
 	}
 	alloc.PreviousAllocation = before.AllocID
 	return held, store, nil
-}
-
-// HasClaim reports whether an allocation was left running with a claim, with which its next taskapi goes on.
-func HasClaim(l base.Layout, id string) bool {
-	_, err := os.Lstat(l.Claim(id))
-	return err == nil
 }
