@@ -109,7 +109,11 @@ func (do *commit) run(ctx context.Context) (uint64, error) {
 			ended = true
 			clear(do.leases)
 			do.sleep(ctx, searchPause)
-		case client.IsNoSpace(err):
+		case client.IsNoSpace(err): // of a change that has filled etcd, and that etcd may have made all the same
+			if index, unknown := do.made(ctx); index > 0 || unknown != nil {
+				do.doubt(err)
+				return index, unknown
+			}
 			return 0, fmt.Errorf("%w: %w; compact and defragment etcd, and let it do so by --auto-compaction-retention=1",
 				cluster.ErrFull, err)
 		case client.IsTooLarge(err):
@@ -283,11 +287,22 @@ func (do *commit) search(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTime)
 	defer cancel()
 	for do.mark >= 0 && ctx.Err() == nil {
-		found, err := do.find(ctx, client.RangeRequest{Key: do.key(entries, do.then[do.mark].Key)})
-		if err == nil && len(found.KVs) > 0 && bytes.Equal(found.KVs[0].Value, do.sealed[do.mark]) {
-			return found.KVs[0].ModRevision, nil
+		if index, err := do.made(ctx); err == nil && index > 0 {
+			return index, nil
 		}
 		do.sleep(ctx, searchPause)
 	}
 	return 0, do.uncertain
+}
+
+// made returns the index of the change if etcd has it now, and else 0.
+func (do *commit) made(ctx context.Context) (uint64, error) {
+	if do.mark < 0 {
+		return 0, nil
+	}
+	found, err := do.find(ctx, client.RangeRequest{Key: do.key(entries, do.then[do.mark].Key)})
+	if err != nil || len(found.KVs) == 0 || !bytes.Equal(found.KVs[0].Value, do.sealed[do.mark]) {
+		return 0, err
+	}
+	return found.KVs[0].ModRevision, nil
 }

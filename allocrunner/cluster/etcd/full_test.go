@@ -150,3 +150,35 @@ func TestALeaseOfAFullServer(t *testing.T) {
 		t.Errorf("the next process holds the lease: %v, with %q", held, keys)
 	}
 }
+
+// TestAChangeThatFillsTheServer: etcd may make the change with which it exceeds its quota, and refuse it all the same.
+// A commit that says that the store is full has changed nothing.
+func TestAChangeThatFillsTheServer(t *testing.T) {
+	t.Parallel()
+	s := open(t, etcdtest.Start(t, 1, smallQuota...)...)
+	var writers sync.WaitGroup
+	var mu sync.Mutex
+	refused := map[string]error{}
+	for i := range 50 {
+		writers.Go(func() {
+			for n := range 5 {
+				key := fmt.Sprintf("k/%d/%d", i, n)
+				_, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set(key, strings.Repeat("v", 50_000))))
+				if err != nil {
+					mu.Lock()
+					refused[key] = err
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	writers.Wait()
+	if len(refused) == 0 {
+		t.Error("etcd is never full")
+	}
+	for _, e := range clustertest.List(t, s, cluster.Span{Prefix: "k/"}).Entries {
+		if err := refused[e.Key]; err != nil && !errors.Is(err, cluster.ErrUncertain) {
+			t.Errorf("%s was written, in spite of %v", e.Key, err)
+		}
+	}
+}
