@@ -23,20 +23,17 @@ import (
 
 // newAuthenticator returns the authenticator for the requests on all sockets. auditor may be nil.
 func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (*auth.Authenticator, error) {
-	verify := identity.VerifierConfig{
-		Local: s.keyring, Audiences: s.cfg.Settings.Audience(), MaxTTL: s.cfg.Settings.longestTTL(),
-	}
-	keys := []identity.KeySource{s.keyring}
-	for _, i := range s.issuers {
-		verify.Foreign, keys = append(verify.Foreign, i.Issuer), append(keys, i.Keys)
-	}
-	verifier, err := identity.NewVerifier(verify)
+	verifier, err := s.cfg.Settings.newVerifier(s.keyring, s.issuers)
 	if err != nil {
 		return nil, fmt.Errorf("verification of tokens: %w", err)
 	}
+	keys := []identity.KeySource{s.keyring}
+	for _, i := range s.issuers {
+		keys = append(keys, i.Keys)
+	}
 	config := auth.Config{
 		Verifier: verifier,
-		Allocations: liveness{alloc.ID, &auth.Allocation{
+		Allocations: OnlyAllocation{alloc.ID, &auth.Allocation{
 			Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: interfaces.IdentityJobID(alloc),
 			TaskGroup: alloc.TaskGroup, Life: s.life,
 		}, s.runner.Terminal},
@@ -61,7 +58,7 @@ func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (
 
 // newVerifier returns the verifier of the tokens of the key ring and of other issuers.
 func (s Settings) newVerifier(ring identity.KeySource, issuers []issuer) (*identity.Verifier, error) {
-	config := identity.VerifierConfig{Local: ring, Audiences: s.Audience(), MaxTTL: s.longestTTL()}
+	config := identity.VerifierConfig{Local: ring, Audiences: s.Audience(), MaxTTL: s.LongestTTL()}
 	for _, i := range issuers {
 		config.Foreign = append(config.Foreign, i.Issuer)
 	}
@@ -71,13 +68,10 @@ func (s Settings) newVerifier(ring identity.KeySource, issuers []issuer) (*ident
 // openAPI makes the authenticator and the API behind it.
 func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 	s.warnOfIdleRules(alloc)
-	if s.audit, err = openAudit(s.cfg.Settings, s.logger); err != nil {
+	if s.audit, err = OpenAudit(s.cfg.Settings, s.logger); err != nil {
 		return err
 	}
-	var auditor auth.Auditor
-	if s.audit != nil {
-		auditor = s.audit
-	}
+	auditor := AuditorOf(s.audit)
 	authenticator, err := s.newAuthenticator(alloc, auditor)
 	if err != nil {
 		return err
@@ -89,7 +83,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 		Server: handlers.Server{
 			Authenticator: authenticator,
 			Allocs:        &allocAdapter{s.runner, s},
-			PeerOf:        peerOf,
+			PeerOf:        PeerOf,
 			Limits:        s.limits,
 			Logger:        s.logger,
 			Auditor:       auditor,
@@ -192,29 +186,27 @@ func limitsOf(all []string, policy *auth.Policy) (limitset.Set, error) {
 	return set, nil
 }
 
-// liveness tells the authenticator whether an allocation lives: this process has one.
-type liveness struct {
-	id    string
-	alloc *auth.Allocation // as its tokens describe it; an update in place does not change that. Nil when unknown
-	ended func() bool
+// OnlyAllocation tells an authenticator whether the only allocation of a process lives.
+type OnlyAllocation struct {
+	ID    string
+	Alloc *auth.Allocation // as its tokens describe it; an update in place does not change that. Nil when unknown
+	Ended func() bool      // nil for an allocation that lives as long as the process
 }
 
 // Lookup returns the allocation, if the ID is its own, and whether it has ended.
-func (l liveness) Lookup(id string) (*auth.Allocation, auth.Liveness) {
+func (o OnlyAllocation) Lookup(id string) (*auth.Allocation, auth.Liveness) {
 	switch {
-	case id != l.id || l.alloc == nil:
+	case id != o.ID || o.Alloc == nil:
 		return nil, auth.Unknown
-	case l.ended():
-		return l.alloc, auth.Terminal
+	case o.Ended != nil && o.Ended():
+		return o.Alloc, auth.Terminal
 	}
-	return l.alloc, auth.Live
+	return o.Alloc, auth.Live
 }
 
-// PeerOf returns the process at the other end of a connection to a Unix socket.
-func PeerOf(c net.Conn) (auth.Peer, error) { return peerOf(c) }
-
-// peerOf returns the credentials that the socket read when the connection was accepted.
-func peerOf(c net.Conn) (auth.Peer, error) {
+// PeerOf returns the process at the other end of a connection to a Unix socket: its credentials as they were when the
+// connection was accepted.
+func PeerOf(c net.Conn) (auth.Peer, error) {
 	conn, ok := c.(*socket.Conn)
 	if !ok {
 		return auth.Peer{}, fmt.Errorf("connection of type %T has no peer credentials", c)

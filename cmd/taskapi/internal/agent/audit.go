@@ -21,7 +21,7 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 		if s.AuditLog == "" || seen[s.AuditLog] && !s.AuditRequired {
 			continue
 		}
-		log, err := openAudit(s, slog.New(slog.DiscardHandler))
+		log, err := OpenAudit(s, slog.New(slog.DiscardHandler))
 		if err == nil {
 			defer log.Close()
 			if err = log.Begin(record); err != nil {
@@ -54,10 +54,7 @@ func AuditShared(all []Settings, warn func(string), command string, change func(
 }
 
 // OpenAudit opens the audit log that the settings name; nil for none.
-func OpenAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) { return openAudit(o, logger) }
-
-// openAudit opens the audit log that the settings name; nil for none.
-func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
+func OpenAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 	if o.AuditLog == "" {
 		return nil, nil
 	}
@@ -70,4 +67,23 @@ func openAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 		return nil, invalid(fmt.Errorf("audit log %s: %w", o.AuditLog, UnwrapPath(err)))
 	}
 	return log, nil
+}
+
+// AuditorOf returns the log as an Auditor, which is nil without a log.
+func AuditorOf(log *auth.AuditLog) auth.Auditor {
+	if log == nil {
+		return nil
+	}
+	return log
+}
+
+// ReopenAudit opens the audit log again after its file was renamed. Without a log it does nothing.
+func ReopenAudit(log *auth.AuditLog, logger *slog.Logger) {
+	if log == nil {
+		return
+	}
+	if err := log.Reopen(); err != nil {
+		logger.Error("the audit log could not be opened again: lines are still written to the file that was open",
+			"error", err)
+	}
 }

@@ -39,7 +39,7 @@ func (o OfflineAuthenticator) Evaluate(token, task string) (why auth.Reason, wor
 	}
 	a, err := auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Revocations: o.Revocations, Logger: slog.New(slog.DiscardHandler),
-		Allocations: liveness{o.AllocationID, o.Allocation, func() bool { return o.Ended }},
+		Allocations: OnlyAllocation{o.AllocationID, o.Allocation, func() bool { return o.Ended }},
 	})
 	if err != nil {
 		return 0, nil, err

@@ -54,13 +54,10 @@ type Settings struct {
 	Vault      vault.Settings
 }
 
-// longestTTL returns how long a token may live.
-func (s Settings) longestTTL() time.Duration {
+// LongestTTL returns how long a token may live.
+func (s Settings) LongestTTL() time.Duration {
 	return max(identity.DefaultMaxTTL, s.IdentityTTL+time.Minute)
 }
-
-// LongestTTL returns how long a token may live.
-func (s Settings) LongestTTL() time.Duration { return s.longestTTL() }
 
 // DefaultSettings returns the settings of a run without flags.
 func DefaultSettings() Settings {
@@ -98,7 +95,7 @@ func (s Settings) OpenRights(logger *slog.Logger) (
 	if limits, err = limitsOf(s.Limits, policy); err != nil {
 		return nil, limits, nil, err
 	}
-	audit, err = openAudit(s, logger)
+	audit, err = OpenAudit(s, logger)
 	return policy, limits, audit, err
 }
 
@@ -108,7 +105,7 @@ func (s Settings) TryFiles() error {
 	if err := s.TryReading(); err != nil {
 		return err
 	}
-	f, err := openAudit(s, slog.New(slog.DiscardHandler))
+	f, err := OpenAudit(s, slog.New(slog.DiscardHandler))
 	if err != nil || f == nil {
 		return err
 	}

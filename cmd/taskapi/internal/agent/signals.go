@@ -42,7 +42,7 @@ func (a *Agent) onSignals() (release func()) {
 					continue
 				case syscall.SIGHUP:
 					if w := a.working(); w != nil {
-						w.reopenAudit()
+						ReopenAudit(w.audit, w.logger)
 					}
 					continue
 				}

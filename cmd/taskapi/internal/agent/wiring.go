@@ -208,7 +208,7 @@ func (s *wiring) openFiles() (err error) {
 		return err
 	}
 	if s.cfg.Revocations != nil {
-		if s.revocations, err = s.cfg.Revocations(s.cfg.Settings.longestTTL()); err != nil {
+		if s.revocations, err = s.cfg.Revocations(s.cfg.Settings.LongestTTL()); err != nil {
 			return err
 		}
 	}
@@ -356,15 +356,4 @@ func (s *wiring) close() error {
 		err = errors.Join(err, s.audit.Close())
 	}
 	return err
-}
-
-// reopenAudit opens the audit log again after its file was renamed.
-func (s *wiring) reopenAudit() {
-	if s.audit == nil {
-		return
-	}
-	if err := s.audit.Reopen(); err != nil {
-		s.logger.Error("the audit log could not be opened again: lines are still written to the file that was open",
-			"error", err)
-	}
 }

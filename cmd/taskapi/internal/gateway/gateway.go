@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -79,29 +78,20 @@ func Run(ctx context.Context, config Config) error {
 	}
 	nomad := upstream.NewAgent(address, trust, ownToken(config.Getenv))
 	keys := upstream.NewKeys(nomad)
-	authenticator, err := authenticator(config, keys, live{id, alloc}, policy, limits, audit, nomad.Token())
+	only := agent.OnlyAllocation{ID: id, Alloc: alloc}
+	authenticator, err := authenticator(config, keys, only, policy, limits, audit, nomad.Token())
 	if err != nil {
 		return err
 	}
 	serving := upstream.Config{
-		Agent: nomad, Authenticator: authenticator, Region: alloc.Region, PeerOf: peerOf, Logger: config.Logger,
-		AuditReads: config.Settings.AuditReads, Limits: limits,
+		Agent: nomad, Authenticator: authenticator, Region: alloc.Region, PeerOf: agent.PeerOf, Logger: config.Logger,
+		Auditor: agent.AuditorOf(audit), AuditReads: config.Settings.AuditReads, Limits: limits,
 		Ready: func() bool { return keys.Keys() != nil },
-	}
-	if audit != nil {
-		serving.Auditor = audit
 	}
 	if config.Settings.Policy != "" {
 		serving.Allowed = func(r *http.Request, p *auth.Principal) error { return allowed(authenticator, r, p) }
 	}
-	return serve(ctx, config, upstream.New(serving), keys, id, limits, func() {
-		if audit == nil {
-			return
-		}
-		if err := audit.Reopen(); err != nil {
-			config.Logger.Error("the audit log can't be opened again", "path", config.Settings.AuditLog, "error", err)
-		}
-	})
+	return serve(ctx, config, upstream.New(serving), keys, id, limits, func() { agent.ReopenAudit(audit, config.Logger) })
 }
 
 // allocation returns the ID of the allocation that this process is a task of, and what its tokens must claim.
@@ -184,8 +174,8 @@ func ownToken(getenv func(string) string) func() string {
 // authenticator returns the authenticator for all sockets. own is the gateway's own token, whose issuer is that of the
 // tasks' tokens.
 func authenticator(
-	config Config, keys *upstream.Keys, alloc live, policy *auth.Policy, limits limitset.Set, audit *auth.AuditLog,
-	own string,
+	config Config, keys *upstream.Keys, alloc agent.OnlyAllocation, policy *auth.Policy, limits limitset.Set,
+	audit *auth.AuditLog, own string,
 ) (*auth.Authenticator, error) {
 	issuer := identity.Issuer{Keys: keys, NoExpiry: true}
 	if token, err := identity.Check(own); err == nil {
@@ -197,28 +187,10 @@ func authenticator(
 	if err != nil {
 		return nil, err
 	}
-	parts := auth.Config{
-		Verifier: verifier, Allocations: alloc, Logger: config.Logger, Policy: policy,
+	return auth.NewAuthenticator(auth.Config{
+		Verifier: verifier, Allocations: alloc, Logger: config.Logger, Policy: policy, Auditor: agent.AuditorOf(audit),
 		Limits: auth.Limits{Set: limits}, Keys: []identity.KeySource{keys},
-	}
-	if audit != nil {
-		parts.Auditor = audit
-	}
-	return auth.NewAuthenticator(parts)
-}
-
-// live is the allocation that this process is a task of. It lives as long as the process.
-type live struct {
-	id    string
-	alloc *auth.Allocation
-}
-
-// Lookup returns the allocation if the ID is its own.
-func (l live) Lookup(id string) (*auth.Allocation, auth.Liveness) {
-	if id != l.id {
-		return nil, auth.Unknown
-	}
-	return l.alloc, auth.Live
+	})
 }
 
 // mostVariable is how long a variable may be in JSON. Nomad takes 64 KiB before it is written as JSON.
@@ -271,15 +243,6 @@ func namespaceOf(r *http.Request) (string, error) {
 	var variable struct{ Namespace string }
 	_ = json.NewDecoder(bytes.NewReader(body)).Decode(&variable) // what can't be read here, Nomad refuses
 	return variable.Namespace, nil
-}
-
-// peerOf returns the credentials that the socket read when the connection was accepted.
-func peerOf(c net.Conn) (auth.Peer, error) {
-	conn, ok := c.(*socket.Conn)
-	if !ok {
-		return auth.Peer{}, fmt.Errorf("connection of type %T has no peer credentials", c)
-	}
-	return conn.Peer(), nil
 }
 
 // serve opens the sockets and answers on them until ctx ends or one of them fails.

@@ -47,26 +47,7 @@ func (m *Machine) ReopenAudit() {
 	m.mu.Lock()
 	log := m.audit
 	m.mu.Unlock()
-	if log == nil {
-		return
-	}
-	if err := log.Reopen(); err != nil {
-		m.cfg.Logger.Error("the audit log could not be opened again: lines are still written to the file that was open",
-			"error", err)
-	}
-}
-
-// lookup finds the allocation that stands for the machine, and no other: only its operator's token is good.
-type lookup struct {
-	id    string
-	alloc *auth.Allocation
-}
-
-func (l lookup) Lookup(id string) (*auth.Allocation, auth.Liveness) {
-	if id != l.id {
-		return nil, auth.Unknown
-	}
-	return l.alloc, auth.Live
+	agent.ReopenAudit(log, m.cfg.Logger)
 }
 
 // none has no allocations: requests are about those that the machine finds.
@@ -168,15 +149,12 @@ func (m *Machine) newAPI(audit *auth.AuditLog) (*handlers.API, error) {
 	if err != nil {
 		return nil, err
 	}
-	var auditor auth.Auditor
-	if audit != nil {
-		auditor = audit
-	}
+	auditor := agent.AuditorOf(audit)
 	limits := limitset.Default()
 	authenticator, err := auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Logger: m.cfg.Logger, Auditor: auditor, Limits: auth.Limits{Set: limits},
 		Keys: []identity.KeySource{m.cfg.Keyring}, Revocations: m.cfg.Revocations,
-		Allocations: lookup{m.self.alloc.ID, &auth.Allocation{
+		Allocations: agent.OnlyAllocation{ID: m.self.alloc.ID, Alloc: &auth.Allocation{
 			Region: region, Namespace: m.self.alloc.Namespace, JobID: selfJob, TaskGroup: selfGroup,
 		}},
 	})

@@ -17,17 +17,10 @@ func (m *Machine) Elsewhere(ctx context.Context) ([]*api.Allocation, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.seen(index)
-	return slices.DeleteFunc(all, func(alloc *api.Allocation) bool { return alloc.NodeID == m.self.alloc.NodeID }), nil
-}
-
-// seen notes the index of the other machines' list.
-func (m *Machine) seen(index uint64) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if index > m.fleetIndex {
-		m.fleetIndex = index
-	}
+	m.fleetIndex = max(m.fleetIndex, index)
+	m.mu.Unlock()
+	return slices.DeleteFunc(all, func(alloc *api.Allocation) bool { return alloc.NodeID == m.self.alloc.NodeID }), nil
 }
 
 // watchFleet makes the machine's index grow when another machine's allocations change, until ctx ends. Nobody watches
@@ -36,13 +29,12 @@ func (m *Machine) watchFleet(ctx context.Context) {
 	m.mu.Lock()
 	index := m.fleetIndex
 	m.mu.Unlock()
-	if m.fleet == nil || m.fleet.WaitAllocations(ctx, index) != nil || ctx.Err() != nil {
-		return
+	if m.fleet.WaitAllocations(ctx, index) == nil && ctx.Err() == nil {
+		m.grow()
 	}
-	m.grow()
 }
 
-// elsewhere says where another machine runs an allocation, empty when it does not know.
+// elsewhere says on which machine an allocation runs; empty when the cluster does not know the allocation.
 func (m *Machine) elsewhere(ctx context.Context, id string) string {
 	alloc, err := m.fleet.Allocation(ctx, id)
 	if err != nil {

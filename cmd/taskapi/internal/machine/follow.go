@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/identity/workload"
@@ -47,9 +48,7 @@ func (m *Machine) follow(ctx context.Context, id string) {
 	var resumes int
 	var said bool // that its state is damaged
 	for ctx.Err() == nil && m.has(id) {
-		c := client.New(m.cfg.Dir, id)
-		found := c.Locate(ctx, client.Timeouts{})
-		c.Close()
+		found := m.locate(ctx, id)
 		switch found.Holder {
 		case client.Ended:
 			m.set(id, found.Alloc, true)
@@ -92,6 +91,7 @@ func (m *Machine) follow(ctx context.Context, id string) {
 	}
 }
 
+// locate says who runs an allocation.
 func (m *Machine) locate(ctx context.Context, id string) client.Location {
 	c := client.New(m.cfg.Dir, id)
 	defer c.Close()
@@ -113,7 +113,7 @@ func (m *Machine) serving(ctx context.Context, id string, alloc *api.Allocation)
 		if err != nil {
 			return
 		}
-		if isOver(next) {
+		if interfaces.Ended(next) {
 			m.set(id, next, false)
 			_ = wake.Sleep(ctx, client.Pause) // the process exits when it has told its clients
 			return
@@ -125,7 +125,7 @@ func (m *Machine) serving(ctx context.Context, id string, alloc *api.Allocation)
 // next returns the allocation once its index is above the given one, or after a while.
 func (m *Machine) next(ctx context.Context, id string, index uint64) (*api.Allocation, error) {
 	u := &url.URL{Path: "/v1/allocation/" + id, RawQuery: fmt.Sprintf("index=%d&wait=%s", index, changeWait)}
-	resp, err := m.Ask(ctx, id, (&http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}).WithContext(ctx))
+	resp, err := m.Ask(ctx, id, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}})
 	if err != nil {
 		return nil, err
 	}

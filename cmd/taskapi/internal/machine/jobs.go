@@ -130,25 +130,19 @@ func (m *Machine) carryOut(
 	if err := allowed(all); err != nil {
 		return err
 	}
-	args := []string{"run"}
-	switch runs := len(all) > 0 && !all[0].ClientTerminalStatus(); {
-	case runs && interfaces.IsParent(job):
-		args = []string{"update", "--replace"}
-	case runs:
-		args = []string{"update", "--replace", "--all"}
-	case interfaces.IsParent(job):
-		args = append(args, "--detach")
-	default:
-		args = append(args, "--detach", "--all")
+	args := []string{"update", "--replace"}
+	starts := len(all) == 0 || all[0].ClientTerminalStatus()
+	if starts {
+		args = append([]string{"run", "--detach"}, m.cfg.RunFlags...)
 	}
-	if args[0] == "run" {
-		args = append(args, m.cfg.RunFlags...)
+	if !interfaces.IsParent(job) {
+		args = append(args, "--all")
 	}
 	err = m.command(ctx, text, append(args, "--data-dir="+string(m.cfg.Dir), "-")...)
 	if failed, ok := errors.AsType[*commandError](err); ok && failed.code == exitUsage {
 		return apierror.New(apierror.Invalid, failed.words)
 	}
-	if err != nil && args[0] == "run" { // a full disk, perhaps
+	if err != nil && starts { // a full disk, perhaps
 		now, unread := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
 		if unread == nil && len(now) == len(all) {
 			return apierror.New(apierror.Unavailable, err.Error()).Because(err)
@@ -250,11 +244,10 @@ func (m *Machine) Stop(ctx context.Context, all []*api.Allocation, noShutdownDel
 		if alloc.ClientTerminalStatus() {
 			continue
 		}
-		r := (&http.Request{Method: http.MethodPut, Header: http.Header{}, URL: &url.URL{
+		resp, err := m.Ask(ctx, alloc.ID, &http.Request{Method: http.MethodPut, Header: http.Header{}, URL: &url.URL{
 			Path:     "/v1/allocation/" + alloc.ID + "/stop",
 			RawQuery: fmt.Sprintf("no_shutdown_delay=%t", noShutdownDelay),
-		}}).WithContext(ctx)
-		resp, err := m.Ask(ctx, alloc.ID, r)
+		}})
 		if err != nil {
 			left = append(left, alloc.ID)
 			continue

@@ -18,7 +18,6 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/datadir"
-	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -57,24 +56,24 @@ type Machine struct {
 	http *http.Transport // by allocation
 	dirs filewatch.Watcher
 
-	mu      sync.Mutex // guards the fields below
-	entries map[string]*entry
-	index   uint64
-	changed chan struct{}  // closed and replaced when the index grows
-	audit   *auth.AuditLog // nil for none
-	// the end of the latest registration of each job that has one under way
-	registering map[string]chan struct{}
+	fleet *fleet.Fleet // nil without other machines
 
-	fleet      *fleet.Fleet // nil without other machines; never changed
-	fleetIndex uint64       // the index of the latest answer of fleet; guarded by mu
-	follows    sync.WaitGroup
+	follows sync.WaitGroup
+
+	mu          sync.Mutex // guards the fields below
+	entries     map[string]*entry
+	index       uint64
+	changed     chan struct{}            // closed and replaced when the index grows
+	audit       *auth.AuditLog           // nil for none
+	registering map[string]chan struct{} // by job: closed at the end of its latest registration, while that is under way
+	fleetIndex  uint64                   // of the latest answer of fleet
 }
 
 var _ machine.Machine = (*Machine)(nil)
 
 // entry is what is known of an allocation.
 type entry struct {
-	alloc *api.Allocation // as its process answers, or as it was saved; of one that has ended the name alone
+	alloc *api.Allocation // as its process answers, or as it was saved; once it has ended, what nameOf returns
 	ended bool
 }
 
@@ -206,7 +205,7 @@ func (m *Machine) Index() uint64 {
 	return m.index
 }
 
-// Wait returns once the index is above another one, or when ctx ends.
+// Wait returns once the index is above after, or when ctx ends.
 func (m *Machine) Wait(ctx context.Context, after uint64) {
 	ctx, end := context.WithCancel(ctx)
 	var fleet sync.WaitGroup
@@ -374,6 +373,3 @@ func (m *Machine) set(id string, alloc *api.Allocation, ended bool) {
 		m.growLocked()
 	}
 }
-
-// isOver reports whether the allocation has ended for good.
-func isOver(alloc *api.Allocation) bool { return alloc != nil && interfaces.Ended(alloc) }
