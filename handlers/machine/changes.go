@@ -21,7 +21,7 @@ type changes struct {
 	*api.JobDiff
 	groups map[string]*api.TaskGroupDiff
 	tasks  map[string]*api.TaskDiff // by group and task
-	silent func(group string) bool  // reports whether no allocation of a group says its changes
+	silent func(group string) bool  // reports whether no allocation of a group reports its changes
 }
 
 func newChanges(job string) *changes {
@@ -37,8 +37,8 @@ func (c *changes) group(name string) *api.TaskGroupDiff {
 	return c.groups[name]
 }
 
-// add adds a change of which an allocation's process has said the path. That of another group is said by an allocation
-// of that group.
+// add adds a change that the process of one of a group's allocations has reported. A change of another group is left to
+// that group's own allocations.
 func (c *changes) add(of *api.TaskGroupDiff, field *api.FieldDiff) {
 	to, path := &c.Fields, field.Name
 	if group, rest, ok := cutName(path, "group "); ok {
@@ -83,8 +83,8 @@ func cutName(path, kind string) (name, rest string, ok bool) {
 	return strings.Cut(rest, `"`)
 }
 
-// history returns the allocation of a job whose process knows most versions of the job, with these, the present one
-// first. Of a job that has ended, the versions are not read.
+// history returns the allocation of a job whose process knows most versions of the job, and these versions, the present
+// one first. The versions of a job that has ended are not read.
 func (h *handlers) history(ctx context.Context, all []*api.Allocation) (of *api.Allocation, versions []*api.Job) {
 	found := each(all, func(alloc *api.Allocation) (kept struct{ Versions []*api.Job }) {
 		if !alloc.ClientTerminalStatus() {
@@ -105,13 +105,13 @@ func versionsOf(alloc *api.Allocation) string {
 	return "/v1/job/" + url.PathEscape(alloc.JobID) + "/versions?namespace=" + url.QueryEscape(alloc.Namespace)
 }
 
-// told is the versions of a job, as one allocation's process knows them.
-type told struct {
+// jobVersions are the versions of a job that one allocation's process knows.
+type jobVersions struct {
 	Versions []json.RawMessage
 	Diffs    []*api.JobDiff
 	wire.Meta
-	numbers []*api.Job // of Versions
-	group   string
+	numbers []*api.Job // Versions, decoded
+	group   string     // the allocation's
 }
 
 // differences answers GET /v1/job/:job/versions?diffs=true: the versions that one allocation knows, with the changes
@@ -127,7 +127,7 @@ func (h *handlers) differences(ctx context.Context, all []*api.Allocation) (rout
 			asked = append(asked, of)
 		}
 	}
-	answers := each(asked, func(alloc *api.Allocation) (a told) {
+	answers := each(asked, func(alloc *api.Allocation) (a jobVersions) {
 		var numbered struct{ Versions []*api.Job }
 		var text json.RawMessage
 		if h.exchange(ctx, alloc.ID, http.MethodGet, versionsOf(alloc)+"&diffs=true", nil, &text) == nil &&
@@ -141,7 +141,7 @@ func (h *handlers) differences(ctx context.Context, all []*api.Allocation) (rout
 	for i := range whole.Diffs {
 		c := newChanges(first.JobID)
 		c.silent = func(group string) bool {
-			return !slices.ContainsFunc(answers, func(a told) bool { return a.group == group })
+			return !slices.ContainsFunc(answers, func(a jobVersions) bool { return a.group == group })
 		}
 		for _, a := range answers {
 			j := slices.IndexFunc(a.numbers, func(job *api.Job) bool {

@@ -58,7 +58,7 @@ func (h *handlers) rollouts(ctx context.Context, all []*api.Allocation) []*rollo
 	return rollouts
 }
 
-// add adds a member. Of allocations with the same name, the newest counts.
+// add adds a member, which takes the place of an older allocation with the same name.
 func (r *rollout) add(m member) {
 	i := slices.IndexFunc(r.members, func(known member) bool { return known.alloc.Name == m.alloc.Name })
 	switch {

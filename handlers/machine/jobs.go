@@ -29,8 +29,8 @@ type registered struct {
 	wire.Meta
 }
 
-// register answers PUT /v1/jobs and PUT /v1/job/:job: the allocations of the job start, or those that run get another
-// version of it. The evaluation is complete when all of that is done.
+// register answers PUT /v1/jobs and PUT /v1/job/:job. The allocations of the job start, or running allocations get the
+// new version of the job. The evaluation is complete when all work is done.
 func (h *handlers) register(ctx context.Context, r *route.Request, want *api.JobRegisterRequest) (route.Answer, error) {
 	switch {
 	case want.Job == nil:
@@ -126,25 +126,21 @@ func (h *handlers) deploymentID(ctx context.Context, namespace, job string) stri
 	return ""
 }
 
-// judge returns what a registration of a job would say. Errors: what keeps it from running here.
+// judge returns what a registration of a job would say. Errors: *apierror.Error for a job that can't run here.
 func (h *handlers) judge(ctx context.Context, job *api.Job) (jobs.Validation, error) {
 	judged, err := h.Parser.Validate(ctx, job)
-	if err == nil {
-		err = errorsOf(judged.Errors)
+	if err != nil {
+		return judged, err
 	}
-	return judged, err
-}
-
-// errorsOf returns what keeps a job from running here as one error.
-func errorsOf(all []string) error {
-	switch len(all) {
+	switch all := judged.Errors; len(all) {
 	case 0:
-		return nil
+		return judged, nil
 	case 1:
-		return apierror.New(apierror.Invalid, all[0])
+		return judged, apierror.New(apierror.Invalid, all[0])
+	default:
+		return judged, apierror.New(apierror.Invalid,
+			fmt.Sprintf("%d parts of the job can't run here:\n%s", len(all), strings.Join(all, "\n")))
 	}
-	return apierror.New(apierror.Invalid,
-		fmt.Sprintf("%d parts of the job can't run here:\n%s", len(all), strings.Join(all, "\n")))
 }
 
 // revert answers PUT /v1/job/:job/revert: all allocations of the job get an earlier version of it, as if it were

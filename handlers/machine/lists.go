@@ -6,9 +6,9 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/errgroup"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
@@ -297,19 +297,17 @@ func (h *handlers) namespaces(ctx context.Context, r *route.Request) (route.Answ
 // mostAsked is how many processes are asked at a time.
 const mostAsked = 8
 
-// each returns what a function returns for each of some allocations, in their order. The function is called for several
-// at a time.
+// each calls a function for each allocation, for several at a time, and returns the results in the allocations' order.
 func each[T any](all []*api.Allocation, do func(*api.Allocation) T) []T {
 	results := make([]T, len(all))
-	var asked sync.WaitGroup
-	slots := make(chan struct{}, mostAsked)
+	var calls errgroup.Group
+	calls.SetLimit(mostAsked)
 	for i, alloc := range all {
-		slots <- struct{}{}
-		asked.Go(func() {
-			defer func() { <-slots }()
+		calls.Go(func() error {
 			results[i] = do(alloc)
+			return nil
 		})
 	}
-	asked.Wait()
+	_ = calls.Wait() // no call fails
 	return results
 }

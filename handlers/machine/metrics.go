@@ -16,8 +16,8 @@ import (
 	"taskapi/handlers/internal/route"
 )
 
-// metrics answers GET /v1/metrics with the measurements of all processes that run allocations. Series of the same name
-// and labels are one: those of the machine are the first process's, and others are added up.
+// metrics answers GET /v1/metrics with the measurements of all processes that run allocations. Each series appears
+// once. A series about the machine has the first process's value; any other series has the sum of all values.
 func (h *handlers) metrics(ctx context.Context, r *route.Request) (route.Answer, error) {
 	format := r.Query().Get("format")
 	if format != "" && format != "prometheus" {
@@ -35,10 +35,9 @@ func (h *handlers) metrics(ctx context.Context, r *route.Request) (route.Answer,
 		if alloc.ClientTerminalStatus() {
 			continue
 		}
-		req := (&http.Request{Method: http.MethodGet, Header: http.Header{},
-			URL: &url.URL{Path: "/v1/metrics", RawQuery: r.URL.RawQuery}}).WithContext(ctx)
-		resp, err := h.Machine.Ask(ctx, alloc.ID, req)
-		if err != nil { // it ends
+		resp, err := h.Machine.Ask(ctx, alloc.ID, &http.Request{Method: http.MethodGet, Header: http.Header{},
+			URL: &url.URL{Path: "/v1/metrics", RawQuery: r.URL.RawQuery}})
+		if err != nil { // the allocation is ending
 			continue
 		}
 		content, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -59,44 +58,34 @@ func (h *handlers) metrics(ctx context.Context, r *route.Request) (route.Answer,
 
 var prometheusType = []string{"text/plain; version=0.0.4; charset=utf-8"}
 
-// ofMachine reports whether a measurement is of the machine, and the same in each process.
-func ofMachine(name string) bool {
+// isMachines reports whether each process measures the same value, because the measurement is about the machine: also
+// about what is not allocated of it, from which a process subtracts its own part alone.
+func isMachines(name string) bool {
 	dotted := strings.ReplaceAll(name, "_", ".")
-	return strings.HasPrefix(dotted, "nomad.client.host.") || dotted == "nomad.client.uptime"
+	return strings.HasPrefix(dotted, "nomad.client.host.") || dotted == "nomad.client.uptime" ||
+		strings.HasPrefix(dotted, "nomad.client.unallocated.")
 }
 
-// rest returns the name of what an allocation's part leaves of the machine, empty for other measurements.
-func rest(name string) string {
-	if strings.HasPrefix(strings.ReplaceAll(name, "_", "."), "nomad.client.allocated.") {
-		return strings.Replace(name, "allocated", "unallocated", 1)
-	}
-	return ""
-}
-
-// isRest reports whether a measurement is what the allocations leave of the machine.
-func isRest(name string) bool {
-	return strings.HasPrefix(strings.ReplaceAll(name, "_", "."), "nomad.client.unallocated.")
-}
-
-// sums are values by series. Of the machine's, the first holds; of its rest, the first less what others have.
+// sums are values by series.
 type sums struct {
 	values map[string]float64
-	later  bool // this is not the first process
+	later  bool // a process has been added before this one
 }
 
-// add adds a value to a series, whose key is the name with the rest of it after the name.
-func (s *sums) add(name, after string, value float64) (isNew bool) {
-	_, known := s.values[name+after]
+// add adds a value to the series with a name and labels. What a later process has allocated is subtracted from what the
+// first process has found unallocated.
+func (s *sums) add(name, labels string, value float64) (isNew bool) {
+	_, known := s.values[name+labels]
 	switch {
 	case !known:
-		s.values[name+after] = value
-	case ofMachine(name), isRest(name):
-	default:
-		s.values[name+after] += value
+		s.values[name+labels] = value
+	case !isMachines(name):
+		s.values[name+labels] += value
 	}
-	if left := rest(name); left != "" && s.later {
-		if _, there := s.values[left+after]; there {
-			s.values[left+after] -= value
+	if strings.HasPrefix(strings.ReplaceAll(name, "_", "."), "nomad.client.allocated.") && s.later {
+		left := strings.Replace(name, "allocated", "unallocated", 1) + labels
+		if _, there := s.values[left]; there {
+			s.values[left] -= value
 		}
 	}
 	return !known
@@ -105,9 +94,9 @@ func (s *sums) add(name, after string, value float64) (isNew bool) {
 // text is a text for Prometheus, by families.
 type text struct {
 	sums
-	order  []string            // of families
-	about  map[string]string   // the comments of each
-	series map[string][]string // of each
+	order  []string            // of the families
+	about  map[string]string   // the comments of each family
+	series map[string][]string // of each family
 }
 
 func newText() *text {
@@ -136,12 +125,10 @@ func (t *text) add(content string) {
 		if err != nil {
 			continue
 		}
-		name, after, labelled := strings.Cut(line[:at], "{")
-		if labelled {
-			after = "{" + after
-		}
-		if t.sums.add(name, after, value) {
-			t.series[family] = append(t.series[family], name+after)
+		series := line[:at]
+		name, _, _ := strings.Cut(series, "{")
+		if t.sums.add(name, series[len(name):], value) {
+			t.series[family] = append(t.series[family], series)
 		}
 	}
 	t.later = true
@@ -183,7 +170,7 @@ func (n *numbers) add(content []byte) {
 		return
 	}
 	n.all.Timestamp = max(n.all.Timestamp, some.Timestamp)
-	for _, g := range some.Gauges { // what is allocated comes before the rest, or after it
+	for _, g := range some.Gauges {
 		if n.sums.add(g.Name, key(g.DisplayLabels), float64(g.Value)) {
 			n.all.Gauges = append(n.all.Gauges, g)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -28,9 +29,8 @@ func (h *handlers) ofAlloc(own route.Handler) route.Handler {
 	}
 }
 
-// ofJob returns the handler of a path that names a job. It asks the job's newest allocation that runs or, about the
-// versions of the job, the one that knows most of them. Without one that runs, it answers with the newest one that has
-// ended.
+// ofJob returns the handler of a path that names a job. The job's newest running allocation answers. About the versions
+// of the job, the allocation that knows most versions answers. If none runs, the newest ended allocation answers.
 func (h *handlers) ofJob(own route.Handler, versions bool) route.Handler {
 	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
 		all, err := h.named(ctx, r)
@@ -67,17 +67,15 @@ func (h *handlers) named(ctx context.Context, r *route.Request) ([]*api.Allocati
 	if err != nil {
 		return nil, err
 	}
-	var namespaces []string
+	distinct := map[string]bool{}
 	for _, alloc := range all {
-		if !slices.Contains(namespaces, alloc.Namespace) {
-			namespaces = append(namespaces, alloc.Namespace)
-		}
+		distinct[alloc.Namespace] = true
 	}
-	if len(namespaces) < 2 {
+	if len(distinct) < 2 {
 		return all, nil
 	}
-	if namespace != "" || !slices.Contains(namespaces, api.DefaultNamespace) {
-		slices.Sort(namespaces)
+	if namespace != "" || !distinct[api.DefaultNamespace] {
+		namespaces := slices.Sorted(maps.Keys(distinct))
 		return nil, route.Invalid("the namespaces %s have a job with the ID %s each: name one, as with ?namespace=%s",
 			strings.Join(namespaces, ", "), route.Clip(r.Param("job")), namespaces[0])
 	}
@@ -92,7 +90,7 @@ const tries = 3
 // to answers a request about one allocation: by the process that runs it, or by the table's own handler when it has
 // ended.
 func (h *handlers) to(ctx context.Context, r *route.Request, own route.Handler, id string) (route.Answer, error) {
-	body, err := readBody(r) // nil for a request that reads
+	body, err := readBody(r)
 	if err != nil {
 		return route.Answer{}, err
 	}
@@ -127,7 +125,7 @@ func (h *handlers) to(ctx context.Context, r *route.Request, own route.Handler, 
 	return route.Answer{}, apierror.New(apierror.Unavailable, why).Because(failed)
 }
 
-// readBody reads the whole body of a request that may have one.
+// readBody returns the whole body of a request: nil for a request that only reads.
 func readBody(r *route.Request) ([]byte, error) {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return nil, nil
@@ -135,8 +133,7 @@ func readBody(r *route.Request) ([]byte, error) {
 	if err := r.ReserveBody(0); err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(r.Body)
-	return append([]byte{}, body...), err
+	return io.ReadAll(r.Body)
 }
 
 // maxAnswer bounds an answer that is not a stream. No route of an allocation has a longer one.
@@ -154,7 +151,7 @@ func (h *handlers) pass(
 	if ok, _ := route.FlagOf(r.Query(), "ws_handshake", false); ok {
 		return answer, route.Invalid("ws_handshake is for the socket of an allocation: send the token in X-Nomad-Token")
 	}
-	out := (&http.Request{Method: r.Method, URL: new(*r.URL), Header: http.Header{}}).WithContext(ctx)
+	out := &http.Request{Method: r.Method, URL: r.URL, Header: http.Header{}}
 	if body != nil {
 		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
@@ -199,7 +196,7 @@ func (h *handlers) pass(
 	return answer, nil
 }
 
-// passValue passes a request on whose body has been read as a value.
+// passValue passes a request on with a value as its body. Errors: *apierror.Error.
 func (h *handlers) passValue(
 	ctx context.Context, r *route.Request, alloc *api.Allocation, want any,
 ) (route.Answer, error) {
@@ -209,16 +206,21 @@ func (h *handlers) passValue(
 	}
 	answer, err := h.pass(ctx, r, alloc, body)
 	if _, known := errors.AsType[*apierror.Error](err); err != nil && !known {
-		err = apierror.New(apierror.Unavailable,
-			fmt.Sprintf("the taskapi of allocation %s does not answer; try again", alloc.ID)).Because(err)
+		err = noAnswer(alloc.ID, err)
 	}
 	return answer, err
 }
 
+// noAnswer returns the error of an allocation whose process does not answer.
+func noAnswer(id string, err error) error {
+	why := fmt.Sprintf("the taskapi of allocation %s does not answer; try again", id)
+	return apierror.New(apierror.Unavailable, why).Because(err)
+}
+
 var errEnded = errors.New("the allocation has ended")
 
-// endedUnderway reports whether an answer is the refusal of an allocation that has just ended. Nobody else is to blame:
-// the token is its operator's, which has every right.
+// endedUnderway reports whether an answer is the refusal of an allocation that has just ended. No other refusal is
+// possible, because the token of the allocation's operator has every right.
 func endedUnderway(status int, content []byte) bool {
 	words := strings.TrimSpace(string(content[:min(len(content), 64)]))
 	return status == http.StatusUnauthorized || status == http.StatusForbidden && words == apierror.Forbidden.Words()
@@ -276,8 +278,8 @@ func upgraded(r *route.Request, resp *http.Response) (route.Answer, error) {
 	}, nil
 }
 
-// sendAll sends what a client sends, and returns true when the client has gone. A process that takes nothing more may
-// have sent its last words, which are still to be read.
+// sendAll copies a client's bytes to a process. It returns true when the client has gone, and false when the process
+// reads no more. The last words of that process may still be unread, so its connection must stay open.
 func sendAll(to io.Writer, client io.Reader) bool {
 	buffer := make([]byte, 32<<10)
 	for {
@@ -293,8 +295,8 @@ func sendAll(to io.Writer, client io.Reader) bool {
 	}
 }
 
-// noteEvaluation keeps the evaluation that an answer names, so that a client finds it after its allocation has ended.
-// That of a dispatch is of the child.
+// noteEvaluation keeps the evaluation that an answer names, so that a client finds the evaluation after the allocation
+// has ended. The evaluation of a dispatch belongs to the child job.
 func (h *handlers) noteEvaluation(r *route.Request, alloc *api.Allocation, content []byte) {
 	var made struct{ EvalID, DispatchedJobID string }
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || json.Unmarshal(content, &made) != nil ||
@@ -324,10 +326,9 @@ func (h *handlers) exchange(ctx context.Context, id, method, path string, body [
 	if body != nil {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
-	resp, err := h.Machine.Ask(ctx, id, r.WithContext(ctx))
+	resp, err := h.Machine.Ask(ctx, id, r)
 	if err != nil {
-		return apierror.New(apierror.Unavailable,
-			fmt.Sprintf("the taskapi of allocation %s does not answer; try again", id)).Because(err)
+		return noAnswer(id, err)
 	}
 	defer resp.Body.Close()
 	content := http.MaxBytesReader(nil, resp.Body, maxAnswer)

@@ -61,15 +61,9 @@ func (s *merged) run(ctx context.Context, out *route.StreamWriter) {
 		if err != nil {
 			return
 		}
+		skip := s.onlyNew && first
 		for _, alloc := range all {
-			s.mu.Lock()
-			known := s.followed[alloc.ID] || alloc.ClientTerminalStatus()
-			if !known {
-				s.followed[alloc.ID] = true
-			}
-			s.mu.Unlock()
-			if !known {
-				skip := s.onlyNew && first
+			if !alloc.ClientTerminalStatus() && s.begin(alloc.ID) {
 				readers.Go(func() { s.follow(ctx, alloc.ID, skip, cancel) })
 			}
 		}
@@ -89,16 +83,26 @@ func (s *merged) run(ctx context.Context, out *route.StreamWriter) {
 	}
 }
 
-// follow sends the events of one allocation, from its process, until that ends. Of past events it leaves out those
-// before the second empty object, which comes after them.
+// begin marks an allocation as followed, and returns false if it was.
+func (s *merged) begin(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.followed[id] {
+		return false
+	}
+	s.followed[id] = true
+	return true
+}
+
+// follow sends the events of one allocation until its process exits or closes the stream. skipPast leaves out past
+// events: a second empty object separates them from new ones.
 func (s *merged) follow(ctx context.Context, id string, skipPast bool, leave func()) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.followed, id)
 	}()
-	resp, err := s.Machine.Ask(ctx, id,
-		(&http.Request{Method: http.MethodGet, URL: s.path, Header: http.Header{}}).WithContext(ctx))
+	resp, err := s.Machine.Ask(ctx, id, &http.Request{Method: http.MethodGet, URL: s.path, Header: http.Header{}})
 	if err != nil {
 		return
 	}
@@ -124,7 +128,7 @@ func (s *merged) follow(ctx context.Context, id string, skipPast bool, leave fun
 			Events json.RawMessage
 		}
 		if json.Unmarshal(line, &batch) != nil || batch.Events == nil {
-			continue // it says that events are lost, of one allocation
+			continue // it says that events of one allocation are lost
 		}
 		if s.send(batch.Events) != nil {
 			leave()
