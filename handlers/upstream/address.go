@@ -61,7 +61,7 @@ const (
 	maxHeadBack = 64 << 10
 )
 
-// transport returns connections to the address. roots may be nil, for the machine's.
+// transport returns connections to the address. trust may be nil, for the machine's authorities.
 func (a Address) transport(trust *tls.Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTime}
 	dial := dialer.DialContext

@@ -20,8 +20,8 @@ func checkStatus(status int) error {
 	return nil
 }
 
-// whole reads a body. Errors: errPassOn for one that is too long, that is encoded though nobody asked for it, or whose
-// end can't be told from a broken connection.
+// whole reads a body. Errors: errPassOn for a body that is too long or encoded, and for one whose end can't be told
+// from a broken connection.
 func (c *cache) whole(response *http.Response) ([]byte, error) {
 	length, encoded := response.ContentLength, response.Header["Content-Encoding"] != nil
 	if length > longest || encoded || length < 0 && len(response.TransferEncoding) == 0 {
@@ -34,7 +34,7 @@ func (c *cache) whole(response *http.Response) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// counted counts the bytes of a body that is read while others are, too. Errors: errPassOn when there is no room.
+// counted counts the bytes of a body while several bodies are read. Errors: errPassOn when there is no room.
 type counted struct {
 	from io.Reader
 	read int64
@@ -59,7 +59,7 @@ const (
 	leaderHeader  = "X-Nomad-Knownleader"
 )
 
-// passedHeader returns what a kept answer says of its body. Nothing that is about the agent's connection is in it.
+// passedHeader returns the headers of an answer that describe the answer itself, not the connection to the agent.
 func passedHeader(from http.Header) http.Header {
 	to := http.Header{}
 	for name, values := range from {
@@ -72,15 +72,13 @@ func passedHeader(from http.Header) http.Header {
 	return to
 }
 
-var noLeader = []string{"false"}
-
-// write sends the answer. age is how long the agent has been away: the leader is then not known.
+// write sends the answer. age is how long the agent has been away: after a while away, the leader is not known.
 func (v *value) write(w http.ResponseWriter, age time.Duration) {
 	h := w.Header()
 	maps.Copy(h, v.header)
 	if age > 0 {
 		h[contactHeader] = []string{strconv.FormatUint(v.contact+uint64(max(1, age.Milliseconds())), 10)}
-		h[leaderHeader] = noLeader
+		h[leaderHeader] = []string{"false"}
 	}
 	h["Content-Length"] = []string{strconv.Itoa(len(v.body))}
 	w.WriteHeader(v.status)

@@ -8,15 +8,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"taskapi/internal/wake"
 )
 
 // The bounds of the cache of one socket.
 const (
-	// mostResources is how many resources have a query at the agent. A read of one more takes the place of one for which
-	// nobody waits, or is passed on.
+	// mostResources is how many resources have a query at the agent. One more takes the place of a resource for which
+	// nobody waits. If all are waited for, the read is passed on.
 	mostResources = 64
-	// mostBytes is how long all answers may be together, and longest how long one may be. Reads of a longer one are passed
-	// on.
+	// mostBytes is how long all answers may be together, and longest how long one may be. A read whose answer is longer is
+	// passed on.
 	mostBytes = 16 << 20
 	longest   = 4 << 20
 	// longFor is how long a resource whose answer has no place is passed on before it is tried again.
@@ -29,8 +31,8 @@ const (
 	queryRetry = 500 * time.Millisecond
 	// leastBetween is the least time between two queries of a resource that changes all the time.
 	leastBetween = 20 * time.Millisecond
-	// trusted is how long an answer counts as the latest one: a query takes no longer. It has no use while this process
-	// runs, but after the process was stopped and goes on.
+	// trusted is how long an answer counts as the latest one: a query takes no longer. The limit is reached only after
+	// this process was stopped (by SIGSTOP, say) and continued.
 	trusted = queryWait + querySlack + leastUnchanged
 	// leastUnchanged is the least time between two queries if the agent answers the first without a change.
 	leastUnchanged = time.Second
@@ -202,9 +204,7 @@ func (e *entry) run() {
 			return
 		}
 		index = next
-		if rest -= time.Since(began); rest > 0 {
-			pause(e.cache.ctx, rest)
-		}
+		_ = wake.Sleep(e.cache.ctx, rest-time.Since(began)) // once sees that ctx has ended
 	}
 }
 
@@ -347,7 +347,7 @@ func (c *cache) ask(ctx context.Context, of ofCache, index uint64) (*value, erro
 		return nil, err
 	}
 	v := &value{status: response.StatusCode, header: passedHeader(response.Header), body: body}
-	v.index, _ = strconv.ParseUint(response.Header.Get("X-Nomad-Index"), 10, 64) // 0: nobody can wait on it
-	v.contact, _ = strconv.ParseUint(response.Header.Get("X-Nomad-LastContact"), 10, 64)
+	v.index, _ = strconv.ParseUint(response.Header.Get(indexHeader), 10, 64) // 0: nobody can wait on it
+	v.contact, _ = strconv.ParseUint(response.Header.Get(contactHeader), 10, 64)
 	return v, nil
 }

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"taskapi/internal/wake"
 )
 
 // pipes is a listener whose connections are pipes, which synctest can follow.
@@ -80,7 +82,7 @@ func inBubble(
 func quiet(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("index") != "" {
 		wait, _ := time.ParseDuration(r.URL.Query().Get("wait"))
-		pause(r.Context(), wait)
+		_ = wake.Sleep(r.Context(), wait)
 	}
 	w.Header().Set("X-Nomad-Index", "5")
 	w.Header().Set("X-Nomad-LastContact", "3")
@@ -175,7 +177,7 @@ func TestSlowAgent(t *testing.T) {
 	slow := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Nomad-Index", "5")
 		for http.NewResponseController(w).Flush() == nil && r.Context().Err() == nil {
-			pause(r.Context(), time.Second)
+			_ = wake.Sleep(r.Context(), time.Second)
 			_, _ = io.WriteString(w, "x")
 		}
 	}
@@ -219,7 +221,7 @@ func TestComing(t *testing.T) {
 		w.Header().Set("X-Nomad-Index", "5")
 		_, _ = w.Write(make([]byte, longest))
 		_ = http.NewResponseController(w).Flush()
-		pause(r.Context(), time.Second)
+		_ = wake.Sleep(r.Context(), time.Second)
 	}
 	inBubble(t, long, func(t *testing.T, c *cache, _ *pipes, _ *atomic.Int64) {
 		var readers sync.WaitGroup
@@ -253,7 +255,7 @@ func TestComing(t *testing.T) {
 // TestChangesAllTheTime: a reader gets an answer even if changes and other readers come faster than the agent answers.
 func TestChangesAllTheTime(t *testing.T) {
 	slow := func(w http.ResponseWriter, r *http.Request) {
-		pause(r.Context(), 5*time.Millisecond)
+		_ = wake.Sleep(r.Context(), 5*time.Millisecond)
 		quiet(w, r)
 	}
 	inBubble(t, slow, func(t *testing.T, c *cache, _ *pipes, _ *atomic.Int64) {
@@ -265,7 +267,7 @@ func TestChangesAllTheTime(t *testing.T) {
 			for ctx.Err() == nil {
 				c.epoch.Add(1)
 				readers.Go(func() { _, _, _ = c.read(ctx, of, read{}) })
-				pause(ctx, time.Millisecond)
+				_ = wake.Sleep(ctx, time.Millisecond)
 			}
 		})
 		for range 10 {
@@ -292,7 +294,7 @@ func TestBooks(t *testing.T) {
 		case 2:
 			w.WriteHeader(http.StatusForbidden)
 		case 3:
-			pause(r.Context(), time.Duration(rand.IntN(20))*time.Second)
+			_ = wake.Sleep(r.Context(), time.Duration(rand.IntN(20))*time.Second)
 		}
 		w.Header().Set("X-Nomad-Index", strconv.Itoa(1+rand.IntN(5)))
 		_, _ = io.WriteString(w, r.URL.Path+" "+r.Header.Get("X-Nomad-Token")+strings.Repeat(" ", rand.IntN(1<<10)))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskapi/identity"
+	"taskapi/internal/wake"
 )
 
 const (
@@ -87,7 +88,7 @@ func (k *Keys) Run(ctx context.Context, logger *slog.Logger) {
 			}
 		}
 		if rest := keyRetry - time.Since(began); rest > 0 {
-			pause(ctx, rest)
+			_ = wake.Sleep(ctx, rest) // the loop sees that ctx has ended
 		}
 	}
 }
@@ -121,16 +122,6 @@ func (k *Keys) fetch(ctx context.Context, index uint64, reached func()) (*identi
 	if err != nil {
 		return nil, 0, refusedError{err}
 	}
-	next, _ := strconv.ParseUint(response.Header.Get("X-Nomad-Index"), 10, 64) // 0: the agent does not block
+	next, _ := strconv.ParseUint(response.Header.Get(indexHeader), 10, 64) // 0: the agent does not block
 	return set, next, nil
-}
-
-// pause waits, at most until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
