@@ -26,9 +26,9 @@ type commit struct {
 	txn       cluster.Txn
 	then      []cluster.Operation    // the last one of each key, by key
 	sealed    [][]byte               // the value of each; nil for a deletion
-	mark      int                    // which of them shows that the change was made: nobody else seals the same value
+	mark      int                    // which value shows that the change was made, since nobody else seals the same; -1: none
 	leases    map[string]ownerRecord // by owner: those that the operations name
-	uncertain error                  // why nobody knows what became of an attempt
+	uncertain error                  // why an attempt may or may not have been carried out
 }
 
 // Commit applies a transaction, within 10 seconds.
@@ -225,7 +225,7 @@ func (do *commit) refused(answers []client.OpResponse) (uint64, error) {
 	return 0, nil
 }
 
-// disown lets the lease of an owner begin again, if this process holds the one whose key is gone.
+// disown makes this process begin another lease of an owner, if it holds the lease whose key is gone.
 func (do *commit) disown(owner string) {
 	do.mu.Lock()
 	defer do.mu.Unlock()
@@ -234,7 +234,7 @@ func (do *commit) disown(owner string) {
 	}
 }
 
-// note notes a change that was made, for local reads and for leases that begin again.
+// note records a change that was made, for local reads and for leases that have to begin again.
 func (do *commit) note(answer client.TxnResponse) {
 	do.mu.Lock()
 	defer do.mu.Unlock()
@@ -263,7 +263,7 @@ func (do *commit) keepLocked(op cluster.Operation) {
 	}
 }
 
-// doubt notes a change that may have been made: when a lease ends, etcd says what was there.
+// doubt records a change that may have been made. When a lease ends, etcd says which of its entries were there.
 func (do *commit) doubt(err error) {
 	do.uncertain = err
 	do.mu.Lock()

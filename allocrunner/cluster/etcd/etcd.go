@@ -1,11 +1,15 @@
-// Package etcd is the cluster.Store of several machines: a prefix of keys in an etcd cluster. It makes the promises of
-// cluster.Store, but for ErrFull, and these. An index of the store is a revision of etcd. Every value is sealed for its
-// key before etcd gets it: a value that was changed, or moved to another key, is a damaged entry. A process that lists
-// or watches a prefix has a copy of its entries, which a watch of etcd keeps up to date, until some minutes after the
-// last use: what nobody reads costs etcd nothing. Local reads of such a prefix need no answer of etcd, and go on while
-// etcd is away. Other reads and writes then return cluster.ErrUnavailable. A lease lives for LeaseTTL after its last
-// holder has died. A holder whose lease has ended because etcd was away begins another one, and writes its entries
-// again.
+// Package etcd is the cluster.Store of several machines: a prefix of keys in an etcd cluster. It makes all promises of
+// cluster.Store except the one about ErrFull. An index of the store is a revision of etcd.
+//
+// Every value is sealed for its key before it is sent. A value that was changed, or moved to another key, is a damaged
+// entry.
+//
+// A process that lists or watches a prefix has a copy of the entries, which a watch of etcd keeps up to date. The copy
+// ends some minutes after its last use, so unread prefixes cost etcd nothing. Local reads of a copied prefix need no
+// answer of etcd, and go on while etcd is away. All other reads and writes then return cluster.ErrUnavailable.
+//
+// A lease lives for LeaseTTL after its last holder has died. A holder whose lease has ended because etcd was away
+// begins another lease, and writes its entries again.
 package etcd
 
 import (
@@ -20,9 +24,9 @@ import (
 )
 
 const (
-	// LeaseTTL is how long a lease lives without a sign of life from a holder.
+	// LeaseTTL is how long a lease lives unless a holder renews it.
 	LeaseTTL = 15 * time.Second
-	// renewInterval is how often a holder gives one.
+	// renewInterval is how often a holder renews its lease.
 	renewInterval = LeaseTTL / 3
 
 	arriveTimeout = 30 * time.Second // for changes, while they arrive
@@ -32,7 +36,7 @@ const (
 	lastPause  = 2 * time.Second
 	fullPause  = time.Minute // between looks at a prefix that has more entries than a process keeps
 
-	// mostQuestions is how many reads of a process etcd answers at the same time. Those that wait share their questions.
+	// mostQuestions is how many reads a process sends at the same time. Equal reads that wait are sent as one.
 	mostQuestions = 8
 	// someEntries is how many entries a process looks at to find out whether it has the right key.
 	someEntries = 16
@@ -260,6 +264,7 @@ func (c *core) checkHeader(h client.Header, known uint64) error {
 	return c.broken
 }
 
+// sleep waits for a time, or until ctx or the core ends.
 func (c *core) sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -16,6 +16,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/etcd/client"
+	"taskapi/internal/wake"
 )
 
 // An owner's lease is one lease of etcd, which all processes that hold it renew. The owner's key, which is under that
@@ -24,7 +25,7 @@ import (
 const (
 	// mostAgain is how many entries one transaction writes again.
 	mostAgain = 16
-	// endTime bounds the question which entries were there when a lease ended.
+	// endTime bounds how long etcd is asked which entries were there when a lease ended.
 	endTime = 2 * time.Second
 )
 
@@ -37,13 +38,13 @@ type lease struct {
 	cancel  context.CancelFunc
 	renewal sync.WaitGroup
 	turn    chan struct{} // has an element while the lease is renewed
-	missing []string      // the keys of kept that have to be written again; for who has the turn
-	renewed time.Time     // the latest time at which the lease was renewed; for who has the turn
+	missing []string      // the keys of kept that have to be written again; for the goroutine that has the turn
+	renewed time.Time     // the latest time at which the lease was renewed; for the goroutine that has the turn
 
 	// core.mu guards the fields below.
 	users  int
-	record ownerRecord              // as it was known last; zero before the first renewal
-	gone   bool                     // somebody has deleted the owner's key of that record
+	record ownerRecord              // the latest that was read or written; zero before the first renewal
+	gone   bool                     // somebody has deleted the owner's key of this record
 	fence  func() cluster.Condition // holds while the process may write; nil for always
 	kept   map[string][]byte        // the owner's entries, to write them again: found at the beginning, or written since
 }
@@ -136,8 +137,7 @@ func (l *lease) release() {
 // run renews the lease until it is released.
 func (l *lease) run() {
 	for pause := renewInterval; ; {
-		l.sleep(l.ctx, pause)
-		if l.ctx.Err() != nil {
+		if wake.Sleep(l.ctx, pause) != nil {
 			return
 		}
 		pause = renewInterval
@@ -281,8 +281,8 @@ func (c *core) Leased(owner string) (keys []string, held bool) {
 	return nil, false
 }
 
-// write writes the record of the owner's lease if nobody has changed it since, and returns it as it is then. A record
-// without holders is deleted: nobody joins a lease that is about to end.
+// write writes the record of the owner's lease if nobody has changed the record since it was read. It returns the
+// record that etcd has afterwards. A record without holders is deleted: nobody joins a lease that is about to end.
 func (l *lease) write(ctx context.Context, r ownerRecord) (done bool, now ownerRecord, err error) {
 	key := l.key(owners, l.owner)
 	sealed, err := l.sealOwner(l.owner, r)
@@ -319,7 +319,8 @@ func newLeaseID() int64 {
 	return int64(binary.BigEndian.Uint64(b[:])>>1) | 1
 }
 
-// restore writes the entries again that ended with a lease. It renews the lease meanwhile, since that may take long.
+// restore writes the entries again that ended with a lease. Because many entries may take long, it renews the new lease
+// meanwhile.
 func (l *lease) restore(ctx context.Context) error {
 	for renewed := time.Now(); len(l.missing) > 0; {
 		if time.Since(renewed) > renewInterval {
@@ -370,8 +371,8 @@ func (l *lease) writeAgain(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// forget removes entries from those to be written again that were no longer there when the lease ended: others have
-// deleted them. If etcd does not know, they are written again.
+// forget removes from kept the entries that were no longer there when the lease ended, because others had deleted them.
+// If etcd no longer has that revision, all entries stay.
 func (l *lease) forget(ctx context.Context, ended ownerRecord) {
 	ctx, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()

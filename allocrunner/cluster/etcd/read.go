@@ -12,7 +12,7 @@ import (
 	"taskapi/allocrunner/cluster/internal/table"
 )
 
-// question is a read of etcd. All who begin to wait before it is asked share it.
+// question is a read of etcd. All callers that begin to wait before the read is sent share its answer.
 type question struct {
 	answered chan struct{}
 	asked    time.Time
@@ -20,7 +20,7 @@ type question struct {
 	err      error
 }
 
-// ask returns a question that is asked after the call, with its answer.
+// ask sends a read after it is called, perhaps one read for several callers, and returns the read with its answer.
 func (c *core) ask(ctx context.Context, r client.RangeRequest) (*question, error) {
 	id := string(r.Key) + "\x00" + string(r.End)
 	c.asking.Lock()
@@ -152,8 +152,8 @@ func (v *view) sync(ctx context.Context, since time.Time) error {
 	})
 }
 
-// reach waits until there, which is called with core.mu held. If that takes long, the watch is begun again, at another
-// endpoint. If that does not help, all entries are read again.
+// reach waits until there returns true. It calls there with core.mu held. If the wait takes long, the watch begins
+// again at another endpoint. If a new watch does not help, all entries are read again.
 func (v *view) reach(ctx context.Context, there func() bool) error {
 	began := time.Now()
 	late := time.NewTimer(lagTime)
@@ -185,7 +185,7 @@ func (v *view) reach(ctx context.Context, there func() bool) error {
 				}
 				endWatch()
 			}
-			late.Reset(2 * time.Since(began)) // a server that is busy sends all of it again
+			late.Reset(2 * time.Since(began)) // a busy server sends all changes again
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", err, ctx.Err())
 		case <-v.ctx.Done():
@@ -204,7 +204,7 @@ func (v *view) reachOwn(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, lagTime)
 	defer cancel()
-	_ = v.reach(waiting, func() bool { return v.table.Index >= v.own }) // what there is serves as well
+	_ = v.reach(waiting, func() bool { return v.table.Index >= v.own }) // an older table serves as well
 	return ctx.Err()
 }
 
@@ -218,7 +218,7 @@ func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (cluster
 	v.mu.RLock()
 	late := v.failed == nil && v.table.Changed(prefix, after)
 	v.mu.RUnlock()
-	if late { // the caller gets all changes at once; one that goes on from the latest only waits
+	if late { // the caller gets all changes at once; a caller that has seen the latest only waits
 		looking, cancel := context.WithTimeout(ctx, lagTime)
 		_ = v.sync(looking, time.Now())
 		cancel()
@@ -248,8 +248,8 @@ func (s *Store) Watch(ctx context.Context, prefix string, after uint64) (cluster
 	}
 }
 
-// missed returns the changes after an index of which the view has heard nothing: what differs from the entries as they
-// were at that index. It is a gap when etcd has forgotten them, or can't be asked.
+// missed returns the changes after an index that the watch has not reported. It compares the table with the entries
+// that etcd had at that index. The result is a gap when etcd has forgotten these entries or does not answer.
 func (v *view) missed(prefix string, after uint64) cluster.Changes {
 	before := map[string]bool{}
 	if after > 0 {

@@ -11,8 +11,8 @@ import (
 	"taskapi/allocrunner/cluster/etcd/client"
 )
 
-// A value in etcd is sealed for its place: the kind of its key, and the name. Inside, a value of an entry has two bytes
-// for the format, the length of the lease's owner, the owner, and the value.
+// A value in etcd is sealed for its key's kind and name. The value of an entry then has two bytes for the format, the
+// length of the lease owner's name, that name, and the entry's own value.
 const formatEntry = "\x01\x00"
 
 var errFormat = errors.New("the value has a format that this version does not know")
@@ -48,8 +48,8 @@ func (c *core) entry(key string, kvs []client.KV) cluster.Entry {
 		CreateIndex: min(kv.CreateRevision, kv.ModRevision), ModifyIndex: kv.ModRevision}
 }
 
-// ownerRecord is the value of an owner's key: the lease, and who holds the lease. The key has the lease itself: they
-// end together.
+// ownerRecord is the value of an owner's key: the lease, and who holds the lease. The key is itself under the lease, so
+// both end together.
 type ownerRecord struct {
 	Lease   int64    `json:"lease"`
 	Holders []string `json:"holders"`

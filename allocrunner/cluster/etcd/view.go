@@ -13,11 +13,12 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/etcd/client"
 	"taskapi/allocrunner/cluster/internal/table"
+	"taskapi/internal/wake"
 )
 
 const (
-	// lookInterval is how often a copy is looked at while nobody reads it. It is compared with etcd each time when its
-	// freshness matters or its endpoint has not answered, and else after compareInterval.
+	// lookInterval is how often an unread copy may be compared with etcd: each time if the copy's freshness matters or its
+	// endpoint has not answered, otherwise after compareInterval.
 	lookInterval    = cluster.FreshTime / 2
 	compareInterval = 30 * time.Second
 	// idleTime is how long a copy is kept that nobody reads or watches.
@@ -38,7 +39,7 @@ const (
 
 var errTooMuch = errors.New("etcd has more below this prefix than a process may keep")
 
-// view is a copy of all entries with a prefix. What its table has is what etcd had at the revision table.Index.
+// view is a copy of all entries with a prefix. Its table has the entries that etcd had at the revision table.Index.
 type view struct {
 	*core
 	prefix string
@@ -48,12 +49,12 @@ type view struct {
 	// core.mu guards the fields below.
 	table    *table.Table[value]
 	loaded   bool          // the table has been read
-	behind   bool          // it has to be read again
-	differs  bool          // and has no state that etcd ever had, such as after a backup was restored
-	lost     uint64        // what was changed up to this index is not known, whatever etcd says
+	behind   bool          // the table has to be read again
+	differs  bool          // the table may have a state that etcd never had, such as after a backup was restored
+	lost     uint64        // the changes up to this index are not known, whatever etcd says
 	failed   error         // why the table can't be kept up to date; nil when it can
 	asked    time.Time     // the table has every Commit that returned before this time
-	own      uint64        // the index of this process's latest Commit to such an entry
+	own      uint64        // the index of this process's latest Commit to an entry of the view
 	users    int           // calls that use the view
 	used     time.Time     // when the latest of them ended
 	changed  chan struct{} // closed and replaced with each change of these fields
@@ -153,22 +154,22 @@ func (v *view) announceLocked() {
 
 // run keeps the table up to date until the view ends.
 func (v *view) run() {
-	pause := firstPause
+	pause := wake.Backoff{First: firstPause, Last: lastPause}
 	for v.ctx.Err() == nil {
 		began := time.Now()
 		err := v.follow()
 		if time.Since(began) > lastPause {
-			pause = firstPause
+			pause.Reset()
 		}
 		v.mu.Lock()
 		v.failed = unavailable(err)
 		v.announceLocked()
 		v.mu.Unlock()
 		if errors.Is(err, errTooMuch) {
-			pause = fullPause
+			_ = wake.Sleep(v.ctx, wake.Jitter(fullPause)) // the loop sees that ctx has ended
+		} else {
+			_ = pause.Sleep(v.ctx)
 		}
-		v.sleep(v.ctx, pause/2+rand.N(pause)) // many machines come back at the same time
-		pause = min(2*pause, lastPause)
 	}
 }
 
@@ -177,7 +178,7 @@ func (v *view) run() {
 func (v *view) compare() {
 	defer v.cancel()
 	for {
-		v.sleep(v.ctx, lookInterval*3/4+rand.N(lookInterval/2))
+		_ = wake.Sleep(v.ctx, lookInterval*3/4+rand.N(lookInterval/2))
 		now := time.Now()
 		if v.ctx.Err() != nil || v.endIdle(now) {
 			return

@@ -1,6 +1,6 @@
 // Package client is a small client of etcd's JSON gateway, on net/http: keys, transactions, leases and watches. It
-// knows several endpoints of one cluster, and uses the next one when one does not answer. It bounds what it reads, and
-// repeats no request that may have been carried out and must not be carried out twice.
+// knows several endpoints of one cluster, and uses the next endpoint when one does not answer. It bounds the answers
+// that it reads. A request that must not be carried out twice is not repeated once etcd may have received it.
 package client
 
 import (
@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/wake"
 )
 
 const (
@@ -87,7 +89,7 @@ func New(c Config) *Client {
 	}}
 }
 
-// boundAcks lets a connection fail that a cut network has frozen, though its server may still be busy for long.
+// boundAcks lets a connection fail when the network is cut. A server that is only busy still acknowledges what it gets.
 func boundAcks(_, _ string, conn syscall.RawConn) error {
 	var failed error
 	err := conn.Control(func(fd uintptr) {
@@ -178,10 +180,7 @@ func (c *Client) call(ctx context.Context, path string, request, answer any, saf
 			return err
 		}
 		if n >= len(c.config.Endpoints) {
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
+			_ = wake.Sleep(ctx, pause) // the next attempt sees that ctx has ended
 		}
 	}
 }
@@ -217,7 +216,7 @@ func tooLong(endpoint string, most int) error {
 	return fmt.Errorf("%s: its answer has more than %d bytes", endpoint, most)
 }
 
-// garbage is the error for an answer that is not etcd's.
+// garbage returns the error for an answer that is not etcd's.
 func (c *Client) garbage(at int, err error) error {
 	return fmt.Errorf("%s does not answer as etcd does: %w", c.config.Endpoints[at], err)
 }
@@ -343,9 +342,9 @@ type Watch struct {
 	body   io.ReadCloser
 	lines  *bufio.Reader
 	stop   context.CancelFunc
-	first  *WatchResponse // that Next has not returned; nil for none
+	first  *WatchResponse // read, but not returned by Next; nil for none
 	began  time.Time
-	heard  atomic.Int64 // when something was read last, in nanoseconds after began; negative while nothing is to be read
+	heard  atomic.Int64 // when something was read last, in nanoseconds after began; negative while Next is not called
 }
 
 // Heard returns the time at which the stream last received something. While the caller works on an answer, that is the

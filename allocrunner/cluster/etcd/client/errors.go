@@ -36,12 +36,16 @@ func (e *Error) uncertain() bool {
 	return true
 }
 
+// is reports whether etcd has answered with one of some codes.
 func is(err error, codes ...int) bool {
 	e, ok := errors.AsType[*Error](err)
-	if !ok {
-		return false
-	}
-	return slices.Contains(codes, e.Code)
+	return ok && slices.Contains(codes, e.Code)
+}
+
+// says reports whether the message of etcd's answer has one of some texts.
+func says(err error, texts ...string) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(e.Message, text) })
 }
 
 // isOldToken reports whether a message says that etcd no longer accepts a token, such as after its restart.
@@ -52,33 +56,20 @@ func isOldToken(message string) bool {
 // IsNoLease reports whether a lease has ended.
 func IsNoLease(err error) bool { return is(err, codeNotFound) }
 
-// IsCompacted reports whether etcd has forgotten a revision.
-func IsCompacted(err error) bool {
-	e, ok := errors.AsType[*Error](err)
-	return ok && strings.Contains(e.Message, "compacted")
-}
-
 // IsNoSpace reports whether etcd has no room for more.
-func IsNoSpace(err error) bool {
-	e, ok := errors.AsType[*Error](err)
-	return ok && strings.Contains(e.Message, "space exceeded")
-}
+func IsNoSpace(err error) bool { return says(err, "space exceeded") }
 
 // IsTooLarge reports whether a request is larger than etcd takes, or has too many parts.
 func IsTooLarge(err error) bool {
-	e, ok := errors.AsType[*Error](err)
-	return ok && (strings.Contains(e.Message, "too large") || strings.Contains(e.Message, "too many operations") ||
-		strings.Contains(e.Message, "larger than max"))
+	return says(err, "too large", "too many operations", "larger than max")
 }
 
 // IsRefused reports whether etcd refuses the caller: its user, its password, or the rights of its user.
 func IsRefused(err error) bool {
-	e, ok := errors.AsType[*Error](err)
-	return ok && (e.Code == codeDenied || e.Code == codeStranger || strings.Contains(e.Message, "authentication failed") ||
-		strings.Contains(e.Message, "user name is empty"))
+	return is(err, codeDenied, codeStranger) || says(err, "authentication failed", "user name is empty")
 }
 
-// UncertainError: nobody knows whether the request was carried out.
+// UncertainError means that the request may have been carried out.
 type UncertainError struct{ Err error }
 
 func (e *UncertainError) Error() string { return e.Err.Error() }

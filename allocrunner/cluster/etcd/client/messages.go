@@ -1,7 +1,7 @@
 package client
 
-// The messages of etcd's JSON gateway, as far as they are needed. The gateway writes 64-bit numbers as text, and bytes
-// in base64, as encoding/json does.
+// The messages of etcd's JSON gateway, with the fields that this package uses. The gateway writes 64-bit numbers as
+// text, and bytes in base64, as encoding/json does.
 
 // Header is the part that all answers have in common.
 type Header struct {
