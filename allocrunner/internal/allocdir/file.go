@@ -15,27 +15,28 @@ import (
 	"taskapi/internal/atomicfile"
 )
 
-// ErrOutside: a path leaves the task directory.
+// ErrOutside means that a path leaves the task directory.
 var ErrOutside = errors.New("leads out of the task directory")
 
-// WriteFile writes a file at relPath, relative to the task directory, atomically: a reader sees the whole old file or
-// the whole new one, with its owner and mode. Missing directories on the way are made for the same owner, with mode
-// 0755. No link is followed, and a link at the file's own place is replaced. Errors: ErrOutside, ErrLink,
-// ErrNotDirectory, *fs.PathError.
-func WriteFile(dir interfaces.TaskDir, relPath string, data []byte, perm fs.FileMode, uid, gid int) error {
-	return writeBelow(dir.AllocDir, dir.Dir, relPath, data, perm, uid, gid)
-}
-
-// writeBelow does so for a directory right below the allocation directory.
-func writeBelow(allocDir, top, relPath string, data []byte, perm fs.FileMode, uid, gid int) error {
-	at, name, err := openParent(allocDir, top, relPath, owner{uid, gid})
+// WriteHookFile writes a file of a task's hook below the task's directory, or the shared one, atomically: a reader sees
+// the whole old file or the whole new one, with its owner and mode. Missing directories on the way are made for the
+// same owner, with mode 0755. No link is followed, and a link at the file's own place is replaced. Errors: ErrOutside,
+// ErrLink, ErrNotDirectory, *fs.PathError.
+func WriteHookFile(dir interfaces.TaskDir, user interfaces.User, f interfaces.File) error {
+	by := cmp.Or(f.Owner, &interfaces.Owner{UID: user.UID, GID: user.GID})
+	to := owner{int(by.UID), int(by.GID)}
+	top := dir.Dir
+	if f.Shared {
+		top = dir.SharedDir
+	}
+	at, name, err := openParent(dir.AllocDir, top, f.Path, to)
 	if err != nil {
-		return fmt.Errorf("write %q: %w", relPath, err)
+		return fmt.Errorf("write %q: %w", f.Path, err)
 	}
 	defer at.Close()
-	if err := atomicfile.Replace(at.FD, filepath.Join(at.Path, name), data,
-		atomicfile.Options{Mode: perm.Perm(), Owner: &atomicfile.Owner{UID: uid, GID: gid}}); err != nil {
-		return explain(fmt.Sprintf("write %q", relPath), err)
+	if err := atomicfile.Replace(at.FD, filepath.Join(at.Path, name), f.Data, atomicfile.Options{
+		Mode: cmp.Or(f.Mode, 0o600).Perm(), Owner: &atomicfile.Owner{UID: to.uid, GID: to.gid}}); err != nil {
+		return explain(fmt.Sprintf("write %q", f.Path), err)
 	}
 	return nil
 }
@@ -66,11 +67,11 @@ func openParent(allocDir, top, relPath string, to owner) (at handle, name string
 	return at, names[last], nil
 }
 
-// ErrNoLink: there is something else in the place of a link.
+// ErrNoLink means that something else is in the place of a link.
 var ErrNoLink = errors.New("is in the way of a link; remove it")
 
 // Link makes a symbolic link at relPath, relative to the task directory, and replaces another one there. Missing
-// directories on the way are made as WriteFile makes them. Errors: ErrOutside, ErrLink, ErrNotDirectory, ErrNoLink,
+// directories on the way are made as WriteHookFile makes them. Errors: ErrOutside, ErrLink, ErrNotDirectory, ErrNoLink,
 // *fs.PathError.
 func Link(dir interfaces.TaskDir, relPath, target string, user interfaces.User) error {
 	to := owner{int(user.UID), int(user.GID)}
@@ -103,16 +104,6 @@ func Link(dir interfaces.TaskDir, relPath, target string, user interfaces.User) 
 		return failed("set owner of", err)
 	}
 	return nil
-}
-
-// WriteHookFile puts a file of a task's hook below the task's directory, or the shared one, as WriteFile does.
-func WriteHookFile(dir interfaces.TaskDir, user interfaces.User, f interfaces.File) error {
-	to := cmp.Or(f.Owner, &interfaces.Owner{UID: user.UID, GID: user.GID})
-	top := dir.Dir
-	if f.Shared {
-		top = dir.SharedDir
-	}
-	return writeBelow(dir.AllocDir, top, f.Path, f.Data, cmp.Or(f.Mode, 0o600), int(to.UID), int(to.GID))
 }
 
 // RemoveUnfinished removes files that a killed process was writing in an allocation directory and in its tasks' secrets

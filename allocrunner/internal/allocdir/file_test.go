@@ -21,7 +21,7 @@ func newTask(t *testing.T, user interfaces.User) interfaces.TaskDir {
 }
 
 func write(dir interfaces.TaskDir, rel, data string, u interfaces.User) error {
-	return allocdir.WriteFile(dir, rel, []byte(data), 0o600, int(u.UID), int(u.GID))
+	return allocdir.WriteHookFile(dir, u, interfaces.File{Path: rel, Data: []byte(data)})
 }
 
 func TestWriteFile(t *testing.T) {
@@ -51,7 +51,7 @@ func TestWriteFileStaysInTheTaskDirectory(t *testing.T) {
 	dir := newTask(t, self())
 	for _, rel := range []string{"", ".", "..", "../x", "/etc/x", "secrets/../../x", "local/.."} {
 		if err := write(dir, rel, "x", self()); !errors.Is(err, allocdir.ErrOutside) {
-			t.Errorf("WriteFile(%q) = %v, want ErrOutside", rel, err)
+			t.Errorf("WriteHookFile(%q) = %v, want ErrOutside", rel, err)
 		}
 	}
 }
@@ -142,12 +142,12 @@ func FuzzWriteFile(f *testing.F) {
 	f.Fuzz(func(t *testing.T, rel string) {
 		if err := write(dir, rel, "x", self()); err == nil {
 			if got, err := os.ReadFile(filepath.Join(dir.Dir, rel)); err != nil || string(got) != "x" {
-				t.Errorf("WriteFile(%q) wrote, and %q, %v is there", rel, got, err)
+				t.Errorf("WriteHookFile(%q) wrote, and %q, %v is there", rel, got, err)
 			}
 		}
 		for path, want := range map[string]int{top: 1, alloc: 2} {
 			if entries, err := os.ReadDir(path); err != nil || len(entries) != want {
-				t.Fatalf("WriteFile(%q) left its directory: %v, %v", rel, entries, err)
+				t.Fatalf("WriteHookFile(%q) left its directory: %v, %v", rel, entries, err)
 			}
 		}
 	})

@@ -45,7 +45,7 @@ type Client struct {
 	lastID  uint64
 	pending map[uint64]pendingCall
 	why     error                            // why the connection has ended, nil while it has not
-	over    proc.Moment                      // when it did
+	over    proc.Moment                      // when the connection ended
 	closing bool                             // by Close or Detach
 	child   *os.Process                      // the keeper's process, if this program has started it and not waited for it
 	cgroup  string                           // Record's
@@ -169,7 +169,7 @@ func (c *Client) close() (before bool) {
 
 // call sends a request and waits for the answer. When ctx ends it cancels the request, and still waits for the answer.
 func (c *Client) call(ctx context.Context, req request, files ...*os.File) (answer, error) {
-	return c.callStarting(ctx, req, nil, files)
+	return c.callWaiting(ctx, req, pendingCall{}, files)
 }
 
 // Sockets returns the sockets that the keeper keeps for tasks, with their files, which the caller closes.
@@ -197,11 +197,7 @@ func (c *Client) Adopt(ctx context.Context, sockets []drivers.HeldSocket, files 
 	return nil
 }
 
-// callStarting is call for a program with files; it calls started when the program runs.
-func (c *Client) callStarting(ctx context.Context, req request, started func(), files []*os.File) (answer, error) {
-	return c.callWaiting(ctx, req, pendingCall{started: started}, files)
-}
-
+// callWaiting is call with what else waits for the answer.
 func (c *Client) callWaiting(ctx context.Context, req request, call pendingCall, files []*os.File) (answer, error) {
 	waiter := make(chan answer, 1)
 	call.answer = waiter
@@ -347,7 +343,7 @@ func (c *Client) Exec(ctx context.Context, spec drivers.ExecSpec) (drivers.ExecR
 		Op: opExec, Task: spec.Task, Spec: packSpec(plain), MaxOutput: spec.MaxOutput, TTY: spec.TTY,
 		Files: len(spec.Files),
 	}
-	a, err := c.callStarting(ctx, req, spec.Started, spec.Files)
+	a, err := c.callWaiting(ctx, req, pendingCall{started: spec.Started}, spec.Files)
 	err = ofTask(req, a, err)
 	if a.Exec == nil {
 		if err == nil {

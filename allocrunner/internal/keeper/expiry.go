@@ -14,7 +14,7 @@ import (
 	"taskapi/internal/boottime"
 )
 
-// ErrExpired: the time has passed until which tasks may run. Nothing was started.
+// ErrExpired means that the time until which tasks may run has passed. Nothing was started.
 var ErrExpired = errors.New("the tasks may not run any longer")
 
 // whyExpired is what the results of tasks say that a keeper has killed at their end.
@@ -41,7 +41,7 @@ type sigevent struct {
 	_      [48]byte
 }
 
-// open makes the timers.
+// openLocked makes the timers.
 func (e *expiry) openLocked() error {
 	event := sigevent{signo: int32(unix.SIGKILL)} // notify is SIGEV_SIGNAL, which is 0
 	var id int32
@@ -57,7 +57,7 @@ func (e *expiry) openLocked() error {
 	return nil
 }
 
-// arm sets the timer that kills this process; zero stops it.
+// armLocked sets the timer that kills this process; zero stops the timer.
 func (e *expiry) armLocked(at time.Duration) error {
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(at))}
 	_, _, errno := unix.Syscall6(unix.SYS_TIMER_SETTIME, e.kills, unix.TFD_TIMER_ABSTIME,

@@ -71,15 +71,15 @@ func (s *Supervisor) copySockets(ctx context.Context) {
 	defer s.sockets.turn.Unlock()
 	conn, _ := s.current()
 	list, files, err := conn.client.Sockets(ctx)
-	if err != nil { // the keeper is of an earlier version, or it is gone, and the copies of before are for the next
+	if err != nil { // an earlier version's keeper, or one that is gone: the next keeper gets the present copies
 		s.cfg.Logger.Debug("the sockets of the tasks' keeper can't be copied", "error", err)
 		return
 	}
 	s.sockets.replace(list, files)
 }
 
-// HandOver has sockets go on listening when their tasks and this Supervisor end, for another allocation in the same
-// directory. The sockets have the names of their ports, and the tasks that are to have them.
+// HandOver keeps sockets listening when their tasks and this Supervisor end, for another allocation in the same
+// directory. Each socket has the name of its port, and the tasks that are to have the socket.
 func (s *Supervisor) HandOver(sockets []drivers.HeldSocket) {
 	s.sockets.mu.Lock()
 	defer s.sockets.mu.Unlock()
@@ -134,7 +134,7 @@ func TakeHanded(dir string) *Handed {
 	return h
 }
 
-// Sockets returns what the sockets are; none for nil.
+// Sockets describes the sockets. Nil has none.
 func (h *Handed) Sockets() []drivers.HeldSocket {
 	if h == nil {
 		return nil
