@@ -134,11 +134,16 @@ func (f *fleet) seen(p probe) (last time.Time, err error) {
 		if err != nil {
 			return last, err
 		}
-		i := slices.IndexFunc(strings.Split(string(text), "\n"), func(line string) bool { return !p.at(line).IsZero() })
-		if i < 0 {
+		var at time.Time
+		for line := range strings.Lines(string(text)) {
+			if at = p.at(line); !at.IsZero() {
+				break
+			}
+		}
+		if at.IsZero() {
 			return last, fmt.Errorf("%s has not seen the change of a %s", filepath.Base(dir), p.kind)
 		}
-		if at := p.at(strings.Split(string(text), "\n")[i]); at.After(last) {
+		if at.After(last) {
 			last = at
 		}
 	}

@@ -33,7 +33,7 @@ import (
 const leaseTimeout = 2 * time.Second
 
 // hold takes the lease of the allocation in the shared store. If the store is unavailable, the allocation starts
-// all the same, and the provider takes the lease later.
+// without the lease, and holdLater takes the lease when the store is back.
 func (s *wiring) hold() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaseTimeout)
 	defer cancel()
@@ -243,14 +243,11 @@ func (s *wiring) shared() []func(context.Context) {
 // OpenVariables returns the variables of a store, sealed by the ring's seal key, or by that of the machines that share
 // the store.
 func OpenVariables(store cluster.Store, ring *identity.Keyring) (*variables.Service, error) {
+	seal := func(purpose string) (cluster.Sealer, error) { return ring.Sealer(purpose) }
 	if shared, ok := cluster.As[cluster.Sharer](store); ok {
-		sealer, err := shared.Sealer("variables")
-		if err != nil {
-			return nil, err
-		}
-		return variables.New(variables.Config{Store: store, Sealer: sealer}), nil
+		seal = shared.Sealer
 	}
-	sealer, err := ring.Sealer("variables")
+	sealer, err := seal("variables")
 	if err != nil {
 		return nil, err
 	}

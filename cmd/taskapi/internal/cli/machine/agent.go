@@ -3,8 +3,6 @@ package machine
 
 import (
 	"context"
-	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -161,12 +159,8 @@ func environ(w base.Environment) (env []string) {
 
 // run serves until a signal comes.
 func run(ctx context.Context, c machine.Config) error {
-	closing := []io.Closer{c.Cluster, c.Revocations}
-	defer func() {
-		for _, part := range closing {
-			_ = part.Close() // nothing waits to be written
-		}
-	}()
+	defer c.Cluster.Close() // nothing waits to be written
+	defer c.Revocations.Close()
 	ctx, end := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer end()
 	m := machine.New(c)
@@ -192,10 +186,7 @@ func run(ctx context.Context, c machine.Config) error {
 		defer cancel()
 		m.Leave(leaving)
 	}
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return nil
-	}
-	return ctx.Err()
+	return nil
 }
 
 // leaveTime bounds how long the agent leaves allocations when the machine stops.
