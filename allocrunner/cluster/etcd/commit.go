@@ -26,7 +26,7 @@ type commit struct {
 	txn       cluster.Txn
 	then      []cluster.Operation    // the last one of each key, by key
 	sealed    [][]byte               // the value of each; nil for a deletion
-	mark      int                    // which value shows that the change was made, since nobody else seals the same; -1: none
+	mark      int                    // which value shows that the change was made: nobody else seals the same; -1: none
 	leases    map[string]ownerRecord // by owner: those that the operations name
 	uncertain error                  // why an attempt may or may not have been carried out
 }
