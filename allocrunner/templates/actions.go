@@ -32,8 +32,8 @@ const (
 	hookMessage = "Task hook message"
 )
 
-// act does what the change modes of rendered templates say, after the longest of their splays. A restart takes the
-// place of all else.
+// act does what the change modes of rendered templates say, after a random part of the longest splay. A restart takes
+// the place of signals and scripts.
 func (m *manager) act(ctx context.Context, written []*templateState) error {
 	signals := map[string]struct{}{}
 	var scripts []*api.ChangeScript
@@ -64,7 +64,7 @@ func (m *manager) act(ctx context.Context, written []*templateState) error {
 		return nil
 	}
 	if restart {
-		// An error is that of a task without a process, or with one that ends: see overtaken.
+		// A task without a process, or with an ending one, returns an error: see overtaken.
 		if m.req.Lifecycle.Restart(ctx, "Template with change_mode restart re-rendered") == nil {
 			m.handOver() // the next process finds the files as they are now
 		}
@@ -87,7 +87,7 @@ func (m *manager) act(ctx context.Context, written []*templateState) error {
 	return err
 }
 
-// runFirstScripts runs the scripts that are to run after the first rendering, too, now that the task runs.
+// runFirstScripts runs the scripts with run_on_first_render, once, when the task runs.
 func (m *manager) runFirstScripts(ctx context.Context) error {
 	var scripts []*api.ChangeScript
 	for _, t := range m.templates {

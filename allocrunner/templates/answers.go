@@ -33,7 +33,7 @@ func (m *manager) concerns(q render.Query, key string) bool {
 	return ok && namespace == m.namespace && (q.Kind == render.Services || q.Kind == render.Service && q.Name == name)
 }
 
-// answer reads the answer to a query, whose changes are noted from now on. Errors: *failure, the store's.
+// answer reads the answer to a query, and notes its changes from now on. Errors: *failure, the store's.
 func (m *manager) answer(ctx context.Context, q render.Query) (render.Answer, error) {
 	m.mu.Lock()
 	m.asked[q] = false
@@ -217,8 +217,8 @@ func (m *manager) followFile(q render.Query, p place) {
 	}()
 }
 
-// openWatch watches the directory of a file, and returns a function that looks which file there is, and how new; nil if
-// the directory can't be watched.
+// openWatch watches the directory of a file. It returns a function that identifies the file and its version, and the
+// watch; both are nil if the directory can't be watched.
 func (m *manager) openWatch(p place) (look func() string, watch *filewatch.Watch) {
 	root, err := os.OpenRoot(p.top(m.req.Dir))
 	if err != nil {

@@ -48,10 +48,10 @@ type manager struct {
 
 	mu   sync.Mutex // guards the fields below
 	envs []map[string]string
-	// overtaken are the templates whose files were written after the latest start of a process had begun, so that it may
+	// overtaken are the templates whose files were written after the latest start of a process had begun. That process may
 	// have read the files before.
 	overtaken []*templateState
-	asked     map[render.Query]bool // whether it has changed since it was read
+	asked     map[render.Query]bool // whether the answer has changed since it was read
 	followed  map[render.Query]*followed
 }
 
@@ -132,7 +132,7 @@ func (m *manager) env() map[string]string {
 	return env
 }
 
-// handOver notes that a process finds all files as they are now.
+// handOver notes that the process has read, or will read, all files as they are now.
 func (m *manager) handOver() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -276,8 +276,8 @@ func (m *manager) next(ctx context.Context) error {
 // renderPause is the time between two renderings: values may change a thousand times in a second.
 const renderPause = 200 * time.Millisecond
 
-// settle waits until nothing has changed for the longest min of the templates' wait blocks, but not beyond its max.
-// Without such a block it waits only if the latest rendering was just before.
+// settle waits until nothing has changed for the longest min of the templates' wait blocks, but at most for the max of
+// the same block. Without a wait block, it waits only if the latest rendering has just ended.
 func (m *manager) settle(ctx context.Context) error {
 	if err := wake.Sleep(ctx, renderPause-time.Since(m.last)); err != nil {
 		return err
@@ -308,7 +308,7 @@ func (m *manager) settle(ctx context.Context) error {
 }
 
 // attempt renders templates, again and again while the store can't be read, and writes the files that differ. It
-// returns the templates of these.
+// returns the templates whose files were written.
 func (m *manager) attempt(ctx context.Context, templates []*templateState) (written []*templateState, err error) {
 	for warned := false; ; warned = true {
 		results, err := m.render(ctx, templates)
@@ -453,7 +453,7 @@ func (m *manager) forget() {
 			continue
 		}
 		delete(m.asked, q)
-		// Their goroutines may be waiting for mu, so nobody waits for them.
+		// The goroutine of a followed query may be waiting for mu, so nobody waits for the goroutine.
 		if f := m.followed[q]; f != nil {
 			f.cancel()
 			delete(m.followed, q)

@@ -7,19 +7,19 @@ import (
 	"taskapi/allocrunner/templates/render"
 )
 
-// Source follows what another program has.
+// Source follows the values of another program.
 type Source interface {
-	// Follow sends the answer to a query, and again each other answer, until ctx ends. While there is none it sends the
-	// error, and tries again. A certificate that is in the template's file already stays while it is good. Errors that
+	// Follow sends the answer to a query, and again each other answer, until ctx ends. While there is no answer it sends
+	// the error, and tries again. A certificate that is in the template's file already stays while it is good. Errors that
 	// Follow sends: ErrDenied, those of the connection.
 	Follow(ctx context.Context, q render.Query, file []byte, send func(render.Answer, error))
 }
 
-// followed is a query that a goroutine follows: for a file, or by a Source, for which the further fields are.
+// followed is a query that a goroutine follows: that of a file, or of a Source.
 type followed struct {
 	cancel context.CancelFunc
 	done   chan struct{}
-	sent   chan struct{} // closed when there is an answer or an error
+	sent   chan struct{} // closed when a Source has sent an answer or an error; nil for a file
 
 	// mu of the manager guards the fields below.
 	answer render.Answer
@@ -27,7 +27,7 @@ type followed struct {
 	has    bool
 }
 
-// follow returns the latest answer to a query for another program, whose changes are noted from now on.
+// follow returns the latest answer to a query for another program, and notes its changes from now on.
 func (m *manager) follow(ctx context.Context, q render.Query) (render.Answer, error) {
 	source := m.values.Source(q.Kind.Program())
 	if source == nil {
@@ -69,7 +69,7 @@ func (m *manager) certificate(q render.Query) []byte {
 	if q.Kind == render.Certificate {
 		for _, t := range m.templates {
 			if t.text.Destination == q.Destination {
-				text, _ := readAs(&m.req, t.place) // there is none before the first rendering
+				text, _ := readAs(&m.req, t.place) // there is no file before the first rendering
 				return text
 			}
 		}
@@ -77,7 +77,7 @@ func (m *manager) certificate(q render.Query) []byte {
 	return nil
 }
 
-// sent notes what a Source has sent. An error after an answer changes nothing: the answer stands.
+// sent notes an answer or an error of a Source. An error after an answer changes nothing: the answer stands.
 func (m *manager) sent(q render.Query, f *followed, answer render.Answer, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

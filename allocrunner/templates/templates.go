@@ -1,9 +1,13 @@
 // Package templates renders the template blocks of tasks into their directories before they start, and again when a
-// variable, a service, a file or what another program has (a Source) changes. It promises that a file is written whole,
-// only below the task's directory or the shared one, that a template reads only what its task may read, and that no
-// value of a variable or a secret gets into events, errors or logs. It renders in another process (package render),
-// which runs only for as long as it takes, and waits for changes with one watch of the store for all tasks of an
-// allocation. It keeps only the answers of other programs: all else is read again at each change.
+// variable, a service, a file or a value of another program (a Source) changes.
+//
+// It promises that a file is written whole, and only below the task's directory or the shared one; that a template
+// reads only values that its task may read; and that no value of a variable or a secret gets into events, errors or
+// logs.
+//
+// It renders in another process (package render), which runs only while templates are rendered. One watch of the store
+// waits for the changes of all tasks of an allocation. Only the answers of other programs are kept: all other values
+// are read again at each change.
 package templates
 
 import (
@@ -19,7 +23,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// ErrDenied: the task may not read what its template asks for.
+// ErrDenied means that the task may not read what its template asks for.
 var ErrDenied = render.ErrDenied
 
 // Values are the variables and the services as one task may read them. Errors: ErrDenied, the store's.
@@ -30,7 +34,7 @@ type Values interface {
 	Variables(ctx context.Context, namespace, prefix string) ([]*api.VariableMetadata, error)
 	// Services returns the registrations of a service in the task's namespace; an empty name stands for all.
 	Services(ctx context.Context, name string) ([]*api.ServiceRegistration, error)
-	// Source returns what follows the queries for another program; nil if that is not configured.
+	// Source returns the Source that follows queries for another program; nil if that program is not configured.
 	Source(render.Program) Source
 }
 
@@ -68,8 +72,9 @@ func New(cfg Config, task string) *Hook {
 // Name returns the name of the hook.
 func (h *Hook) Name() string { return "template" }
 
-// Prestart waits until every template has been rendered, and returns the variables of those with env. For a process
-// that runs already it waits only for the first attempt. A restart does not render again what has not changed.
+// Prestart waits until every template has been rendered, and returns the variables of the templates with env. For a
+// process that runs already it waits only for the first attempt. A restart renders only templates whose values have
+// changed.
 func (h *Hook) Prestart(
 	ctx context.Context, req *interfaces.TaskPrestartRequest,
 ) (*interfaces.TaskPrestartResponse, error) {
@@ -93,14 +98,14 @@ func (h *Hook) Prestart(
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if !req.Restored { // or else the process may have read the files before they were written
+	if !req.Restored { // a restored process may have read the files before they were written
 		m.handOver()
 	}
 	return &interfaces.TaskPrestartResponse{Env: m.env()}, nil
 }
 
-// managerOf returns the manager of the task's templates, which lives through restarts, unless they are to render again
-// or the job gives the task another environment.
+// managerOf returns the manager of the task's templates. A manager lives through restarts of the task, unless a restart
+// is to render the templates again or the job gives the task another environment.
 func (h *Hook) managerOf(req *interfaces.TaskPrestartRequest) (*manager, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,7 +122,7 @@ func (h *Hook) managerOf(req *interfaces.TaskPrestartRequest) (*manager, error) 
 	return m, err
 }
 
-// PreKilling lets a change, such as the end of the task's own services, no longer act on a process that is ending.
+// PreKilling stops changes, such as the end of the task's own services, from acting on a process that is ending.
 func (h *Hook) PreKilling(context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,7 +132,7 @@ func (h *Hook) PreKilling(context.Context) error {
 	return nil
 }
 
-// Poststart runs the scripts that are to run after the first rendering, too.
+// Poststart runs the scripts with run_on_first_render.
 func (h *Hook) Poststart(context.Context, *interfaces.TaskPoststartRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,5 +154,5 @@ func (h *Hook) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown does what Stop does, for a task that runs on.
+// Shutdown ends the rendering for a task that runs on.
 func (h *Hook) Shutdown() { _ = h.Stop(context.Background()) }

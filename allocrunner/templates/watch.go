@@ -12,7 +12,8 @@ import (
 	"taskapi/internal/wake"
 )
 
-// Watch waits for changes of the shared store for all templates of an allocation. It watches what one of them reads.
+// Watch waits for changes of the shared store for all templates of an allocation. It watches only keys that a template
+// reads.
 type Watch struct {
 	store  cluster.Store // nil for none: nothing changes then
 	logger *slog.Logger
@@ -21,7 +22,7 @@ type Watch struct {
 
 	mu       sync.Mutex // guards the fields below
 	tasks    map[*manager]struct{}
-	prefixes map[string]bool // of keys, each of which a goroutine watches until end
+	prefixes map[string]bool // of keys: a goroutine watches each until end
 	ctx      context.Context
 	end      context.CancelFunc
 	running  *sync.WaitGroup
@@ -42,7 +43,7 @@ func (w *Watch) turn(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// add begins to report changes to a manager: those that happen after the return of follow.
+// add begins to report changes to a manager. A change of a prefix is reported if it happens after follow has returned.
 func (w *Watch) add(m *manager) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,7 +54,8 @@ func (w *Watch) add(m *manager) {
 	w.tasks[m] = struct{}{}
 }
 
-// follow begins to watch the keys with a prefix, unless it does so already. A manager that was added calls it.
+// follow begins to watch the keys with a prefix, unless they are watched already. A manager must have been added before
+// it calls follow.
 func (w *Watch) follow(ctx context.Context, prefix string) error {
 	if w.store == nil {
 		return nil
@@ -64,7 +66,7 @@ func (w *Watch) follow(ctx context.Context, prefix string) error {
 	if followed {
 		return nil
 	}
-	// The store may answer late: other tasks must not wait for that when they start and end.
+	// The store may answer late, and other tasks must not wait for its answer when they start and end.
 	page, err := w.store.List(ctx, cluster.Span{Prefix: prefix, Limit: 1}) // for its index
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +79,7 @@ func (w *Watch) follow(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// remove ends that. It waits for the goroutines if it was the last.
+// remove ends the reports to a manager. After the last manager, it ends the goroutines and waits for them.
 func (w *Watch) remove(m *manager) {
 	w.mu.Lock()
 	delete(w.tasks, m)

@@ -23,7 +23,7 @@ import (
 	"taskapi/internal/wake"
 )
 
-// The names of the token's files are Nomad's. The private one is taskapi's, which finds the token there again.
+// The files of the token. The first is Nomad's. In the second, taskapi finds the token again after a restart.
 const (
 	secretsPath = "secrets/vault_token"
 	privatePath = "private/vault_token"
@@ -32,13 +32,13 @@ const (
 // IdentityName is the name of the identity with which a task logs in.
 const IdentityName = "vault_default"
 
-// identityTTL is the life of such an identity's token that the job file does not describe. It is used at once.
+// identityTTL is the life of that identity's token if the job file gives none. The token is used at once.
 const identityTTL = time.Hour
 
 // Config configures a Hook.
 type Config struct {
 	Settings Settings
-	// Sign issues a token of an identity of the task; nil where no key ring is.
+	// Sign issues a token of an identity of the task; nil without a key ring.
 	Sign   func(*api.WorkloadIdentity) (string, error)
 	Logger *slog.Logger
 }
@@ -50,15 +50,15 @@ type Hook struct {
 	client client
 	begun  wake.Signal // a process has started
 	doubt  wake.Signal // a request was denied, perhaps since the token is no longer good
-	// unsettled says that Keep has what pending returns. The goroutine alone uses it.
-	unsettled bool
+
+	unsettled bool // Keep was called with pending; only the goroutine uses this field
 
 	mu      sync.Mutex // guards the fields below
 	block   *api.Vault
 	req     *interfaces.TaskPrestartRequest // without its Alloc
 	token   string
 	handed  string        // the token that the process knows
-	changed chan struct{} // closed when there is another token, and replaced then
+	changed chan struct{} // closed and replaced when there is another token
 	ending  bool          // the task's process is being stopped
 	cancel  context.CancelFunc
 	tried   chan struct{} // closed after the first attempt to get a token
@@ -83,7 +83,7 @@ func New(cfg Config, task string, block *api.Vault) *Hook {
 // Name returns the name of the hook.
 func (h *Hook) Name() string { return "vault" }
 
-// Prestart waits until there is a token. A process that runs already goes on without.
+// Prestart waits until there is a token. A process that runs already goes on without a token.
 func (h *Hook) Prestart(
 	ctx context.Context, req *interfaces.TaskPrestartRequest,
 ) (*interfaces.TaskPrestartResponse, error) {
@@ -137,7 +137,7 @@ func (h *Hook) env(token string) map[string]string {
 	return env
 }
 
-// Poststart tells a process that has started with an earlier token.
+// Poststart makes change_mode act on a process that has started with an earlier token.
 func (h *Hook) Poststart(context.Context, *interfaces.TaskPoststartRequest) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +146,7 @@ func (h *Hook) Poststart(context.Context, *interfaces.TaskPoststartRequest) erro
 	return nil
 }
 
-// PreKilling lets a new token no longer act on a process that is ending.
+// PreKilling stops change_mode from acting on a process that is ending.
 func (h *Hook) PreKilling(context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,7 +157,7 @@ func (h *Hook) PreKilling(context.Context) error {
 // revokeTimeout bounds how long the end of a task waits for Vault.
 const revokeTimeout = 2 * time.Second
 
-// Stop revokes a token of a login: the task needs it no more, nor the secrets that were leased with it.
+// Stop revokes the token of a login. The task needs neither the token nor the secrets that were leased with the token.
 func (h *Hook) Stop(ctx context.Context) error {
 	token := h.end(ctx)
 	if token != "" && h.cfg.Settings.TokenFile == "" {
@@ -197,22 +197,22 @@ func (h *Hook) end(ctx context.Context) string {
 	return token
 }
 
-// current returns the token, empty while there is none, and a channel that is closed when there is another.
+// current returns the token, empty while there is none, and a channel that is closed when there is another token.
 func (h *Hook) current() (token string, changed <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.token, h.changed
 }
 
-// grant is a token with the time for which it is good; zero for ever.
+// grant is a token with its lease.
 type grant struct {
 	token     string
-	lease     time.Duration
-	whole     time.Duration // the lease that it had at first
+	lease     time.Duration // for which the token is good; zero for ever
+	whole     time.Duration // the first lease of the token
 	renewable bool
 }
 
-// pending returns what Keep has while a change of the token may not have reached the task.
+// pending returns the values that Keep gets while a change of the token may not have reached the task.
 func pending() map[string]string { return map[string]string{"change": "pending"} }
 
 // run gets a token, keeps it good, and replaces it.
@@ -237,8 +237,8 @@ func (h *Hook) run(ctx context.Context, tried, done chan struct{}) {
 	}
 }
 
-// recover returns the token that an earlier process has got for a task that runs, as soon as Vault says that it is
-// good; false if it is not.
+// recover returns the token that an earlier process of taskapi has got for a running task, once Vault has confirmed the
+// token; false if the token is no longer good.
 func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
 	if !h.req.Restored {
 		return grant{}, false
@@ -273,8 +273,8 @@ func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
 	return grant{}, false
 }
 
-// obtain returns a new token. It tries again until it has one, unless final is true and Vault refuses. Errors: that,
-// ctx's.
+// obtain returns a new token. It tries again until it has one, unless final is true and Vault refuses. Errors: Vault's
+// refusal, ctx's.
 func (h *Hook) obtain(ctx context.Context, final bool, attempted func()) (grant, error) {
 	for failures := 1; ; failures++ {
 		g, err := h.login(ctx)
@@ -295,7 +295,7 @@ func (h *Hook) obtain(ctx context.Context, final bool, attempted func()) (grant,
 	}
 }
 
-// login gets a token: that of the file, or one for the task's identity.
+// login gets a token: from the token file, or by the task's identity.
 func (h *Hook) login(ctx context.Context) (grant, error) {
 	s := h.cfg.Settings
 	if s.TokenFile != "" {
@@ -335,13 +335,13 @@ func (h *Hook) login(ctx context.Context) (grant, error) {
 	return grant{a.Auth.ClientToken, lease, lease, a.Auth.Renewable}, nil
 }
 
-// replace writes a token into the task's files, and tells the task unless it is fresh, that is waits for its first
-// token.
+// replace writes a token into the task's files, and makes change_mode act. A fresh task waits for its first token, so
+// change_mode does not act.
 func (h *Hook) replace(ctx context.Context, token string, fresh bool) {
 	if old, _ := h.current(); old != token {
 		if !fresh {
 			h.unsettled = true
-			h.req.Keep(pending()) // this process may be killed before the task is told
+			h.req.Keep(pending()) // this process may be killed before change_mode has acted
 		}
 		for failures := 1; ; failures++ {
 			err := h.write(token)
@@ -375,7 +375,7 @@ func (h *Hook) write(token string) error {
 	return h.req.WriteFile(interfaces.File{Path: secretsPath, Data: []byte(token)})
 }
 
-// publish sets the token, and the one that the process knows unless it is empty.
+// publish sets the token and, unless handed is empty, the token that the process knows.
 func (h *Hook) publish(token, handed string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -387,7 +387,7 @@ func (h *Hook) publish(token, handed string) {
 	h.handed = cmp.Or(handed, h.handed)
 }
 
-// act does what change_mode says, unless the task has been told.
+// act does what change_mode says, unless the process knows the token already or is ending.
 func (h *Hook) act(ctx context.Context) {
 	h.mu.Lock()
 	known, ending := h.handed == h.token, h.ending
@@ -401,26 +401,27 @@ func (h *Hook) act(ctx context.Context) {
 		err = h.req.Lifecycle.Restart(ctx, "Vault: new Vault token acquired")
 	case "signal":
 		if err = h.req.Lifecycle.Signal(ctx, cmp.Or(ptr.Deref(h.block.ChangeSignal), "SIGHUP")); err == nil {
-			h.told()
+			h.noteHanded()
 		}
 	default:
-		h.told()
+		h.noteHanded()
 	}
-	// A task without a process gets the token at its start, or is told after that: see Poststart.
+	// A task without a process gets the token at its start, or by Poststart.
 	if err != nil && ctx.Err() == nil && !errors.Is(err, interfaces.ErrTaskNotRunning) &&
 		!errors.Is(err, interfaces.ErrTerminal) {
 		h.logger.Warn("the task does not know of its new token of Vault", "error", err)
 	}
 }
 
-func (h *Hook) told() {
+// noteHanded notes that the process knows the token.
+func (h *Hook) noteHanded() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.handed = h.token
 }
 
-// wait waits for a time, or until the token is in doubt, and reports whether it is. Meanwhile it tells a process that
-// has started with an earlier token.
+// wait waits for a time, or until the token is in doubt, and reports whether the token is. Meanwhile it acts on a
+// process that has started with an earlier token.
 func (h *Hook) wait(ctx context.Context, d time.Duration) (doubted bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -440,11 +441,11 @@ func (h *Hook) wait(ctx context.Context, d time.Duration) (doubted bool) {
 
 const (
 	forever = 100 * 365 * 24 * time.Hour
-	// leastPart of its first lease is what a token that is renewed must have: its greatest life is near otherwise.
+	// leastPart: a renewal that grants less than this part of the first lease means that the end of all renewals is near.
 	leastPart = 3
 )
 
-// keepGood renews a token, and returns when another is needed.
+// keepGood renews a token, and returns when another token is needed.
 func (h *Hook) keepGood(ctx context.Context, g grant) {
 	if h.cfg.Settings.TokenFile != "" {
 		h.watchFile(ctx, g.token)

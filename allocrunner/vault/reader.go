@@ -27,8 +27,8 @@ const (
 // errNoToken is sent for a task that runs, and has no token of Vault yet.
 var errNoToken = errors.New("there is no token of Vault yet")
 
-// Follow does what templates.Source says, with the task's token. It renews the lease of a secret, and reads the secret
-// again when the lease ends, when there is another token, and every five minutes if it has no lease.
+// Follow is that of templates.Source, with the task's token. It renews the lease of a secret. It reads the secret again
+// when the lease ends, when there is another token, and every five minutes if the secret has no lease.
 func (h *Hook) Follow(ctx context.Context, q render.Query, file []byte, send func(render.Answer, error)) {
 	var last render.Answer
 	var mount *mount
@@ -78,7 +78,8 @@ func (h *Hook) Follow(ctx context.Context, q render.Query, file []byte, send fun
 	}
 }
 
-// explain finds out whether the token may not read the path, or is no longer good. Vault refuses both alike.
+// explain returns the error of a failed read. Vault refuses a token that may not read a path like one that is no longer
+// good, so explain asks Vault about the token.
 func (h *Hook) explain(ctx context.Context, token string, q render.Query, err error) error {
 	if isDenied(err) {
 		_, lost := h.client.do(ctx, token, http.MethodGet, "auth/token/lookup-self", nil)
@@ -150,14 +151,14 @@ func (h *Hook) hold(ctx context.Context, token string, changed <-chan struct{}, 
 	}
 }
 
-// lifeOf returns after which time an answer without a lease that can be renewed is to be read again.
+// lifeOf returns the time after which to read an answer again that has no renewable lease.
 func lifeOf(a *answer) time.Duration {
 	if a == nil {
 		return wake.Jitter(readAgain)
 	}
 	life := time.Duration(a.LeaseDuration) * time.Second
 	if a.LeaseID == "" {
-		// Vault tells a life without a lease for keys and values, too, which others may change at any time.
+		// Vault also gives a lease_duration for keys and values, which others may change at any time.
 		life = readAgain
 		if at := seconds(a.Data["expiration"]); a.Data["certificate"] != nil && at > 0 {
 			life = time.Until(time.Unix(int64(at/time.Second), 0))
@@ -172,7 +173,7 @@ func lifeOf(a *answer) time.Duration {
 	return max(wake.Jitter(life*19/20), time.Second)
 }
 
-// seconds returns the time that a number in an answer says; 0 for none.
+// seconds returns a number in an answer as seconds; 0 for none.
 func seconds(v any) time.Duration {
 	number, _ := v.(json.Number)
 	n, err := number.Int64()
@@ -185,10 +186,10 @@ func seconds(v any) time.Duration {
 // mount is where a secrets engine is.
 type mount struct {
 	path string // with a slash at its end
-	kv2  bool   // a store of keys and values with versions, whose paths are other than those that people write
+	kv2  bool   // a store of keys and values with versions, whose paths have a part that people may leave out
 }
 
-// mountOf returns the mount of a path. One that the token may not look at counts as one without versions.
+// mountOf returns the mount of a path. A mount that the token may not look at counts as a mount without versions.
 func (h *Hook) mountOf(ctx context.Context, token, name string) (*mount, error) {
 	name, _, _ = strings.Cut(name, "?")
 	a, err := h.client.do(ctx, token, http.MethodGet, "sys/internal/ui/mounts/"+name, nil)
@@ -208,7 +209,7 @@ func (h *Hook) mountOf(ctx context.Context, token, name string) (*mount, error) 
 	return m, nil
 }
 
-// at returns the path of a secret's data or metadata, which people may leave out.
+// at returns the path of a secret with the part data or metadata, which people may leave out.
 func (m *mount) at(name, part string) string {
 	name, query, hasQuery := strings.Cut(name, "?")
 	below := strings.TrimPrefix(name+"/", m.path)

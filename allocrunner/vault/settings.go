@@ -1,7 +1,7 @@
 // Package vault gives tasks with a vault block a token of Vault, or of OpenBao, and reads and follows secrets for their
 // templates. A token comes from a login with the task's workload identity, as in Nomad since 1.7, and is renewed and
-// replaced in time; or it is that of a file, which somebody else keeps good. The package promises that no token and no
-// secret gets into logs, events and the saved state, and that a Vault that is away ends no task that runs.
+// replaced in time. Or the token comes from a file, which somebody else keeps up to date. The package promises that no
+// token and no secret gets into logs, events or the saved state, and that no running task ends because Vault is away.
 package vault
 
 import (

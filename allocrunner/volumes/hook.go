@@ -24,7 +24,7 @@ type Config struct {
 	Logger   *slog.Logger
 }
 
-// Hook finds the volumes of an allocation, and claims those that its tasks write to.
+// Hook finds the volumes of an allocation, and claims the volumes that its tasks write to.
 type Hook struct{ cfg Config }
 
 var (
@@ -38,8 +38,8 @@ func New(cfg Config) *Hook { return &Hook{cfg} }
 // Name returns the name of the hook.
 func (*Hook) Name() string { return "volumes" }
 
-// Prerun adds the volumes to the resources. An allocation that is resumed goes on without those that it can't have any
-// more, and no task that mounts one of them starts again.
+// Prerun adds the volumes to the resources. A resumed allocation goes on without the volumes that it can't have any
+// more, and no task that mounts such a volume starts again.
 func (h *Hook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
 	err := h.prepare(req)
 	if err != nil && req.Restored {
@@ -49,7 +49,7 @@ func (h *Hook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) er
 	return err
 }
 
-// Ending does the same for poststop tasks.
+// Ending adds the volumes to the resources of poststop tasks.
 func (h *Hook) Ending(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
 	return h.prepare(req)
 }
@@ -88,12 +88,12 @@ func (h *Hook) prepare(req *interfaces.RunnerPrerunRequest) error {
 	return errors.Join(errs...)
 }
 
-// kind is that of the claims. Their names are paths: the settings of two allocations can name a volume differently.
-// Writers share theirs, unless one of them is to be the only one.
+// kind is the kind of the claims. A claim's name is a path, since the settings of two allocations can name a volume
+// differently. Writers share a claim, unless one of them asks to be the only writer.
 const kind = "volume"
 
-// claim replaces the allocation's claims of volumes. An allocation that is resumed keeps those that it has: its tasks
-// may run.
+// claim replaces the allocation's claims of volumes. A resumed allocation keeps the claims that it has, because its
+// tasks may run.
 func (h *Hook) claim(wanted []claims.Claim, names map[string]string, resumed bool) error {
 	if len(wanted) == 0 && !resumed {
 		return nil

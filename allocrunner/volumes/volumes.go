@@ -1,7 +1,7 @@
-// Package volumes gives tasks the host volumes that their job asks for: directories of the machine, which its settings
-// name. A driver that mounts gets mounts; for others there is a symbolic link in the task's directory. It promises that
-// a volume is a directory that nobody but root and this process's user can exchange for another one, that a link is
-// made only below the task's directory, and that nothing in a volume is ever changed or removed.
+// Package volumes gives tasks the host volumes that their job asks for: directories of the machine, which the machine's
+// settings name. A driver that mounts gets mounts; for other drivers, the task's directory gets a symbolic link. The
+// package promises that only root and this process's user can exchange a volume's directory for another one, that links
+// are made only below the task's directory, and that nothing in a volume is ever changed or removed.
 package volumes
 
 import (
@@ -32,8 +32,8 @@ const Form = "NAME=PATH[,ro]"
 // writable ends the text of a volume whose path would be mistaken for one with a suffix.
 const readOnlySuffix, writable = ",ro", ",rw"
 
-// validName is a name that a job's source, with the index of a per_alloc volume, can be.
-var validName = func(name string) bool {
+// validName reports whether the source of a volume block, with the index of a per_alloc volume, can be the name.
+func validName(name string) bool {
 	matches, _ := regexp.MatchString(`^[a-zA-Z0-9_-]+(\[[0-9]+\])?$`, name) // the expression is correct
 	return matches && len(name) <= 128
 }
@@ -94,7 +94,7 @@ func (v Volume) Check(dataDir string) error {
 	return err
 }
 
-// check does so, and returns the path without links.
+// check is Check, and returns the path without links.
 func (v Volume) check(dataDir string) (string, error) {
 	path, err := v.resolve()
 	if err == nil {
@@ -106,7 +106,7 @@ func (v Volume) check(dataDir string) (string, error) {
 	return path, nil
 }
 
-// resolve returns the path without links. Only root and this process's user may have made those.
+// resolve returns the path without links. Only root and this process's user may have made the links.
 func (v Volume) resolve() (string, error) {
 	if _, err := safedir.Trust(filepath.Dir(v.Path)); err != nil {
 		return "", err

@@ -1,10 +1,10 @@
-// Package fleet has what the machines that share a store show each other: their nodes, and the allocations that run on
-// them. An allocation's entries end with its lease, so what is listed runs, or did so until a lease's length ago. Each
-// allocation has an entry for its machine, so that the machine is there as long as any of them.
+// Package fleet publishes the nodes and allocations of machines that share a store, and reads those of other machines.
+// An allocation's entries end with its lease. So a listed allocation runs, or ran until a lease's length ago. Each
+// allocation has an entry for its machine, so a machine is listed as long as any of its allocations.
 //
-// It promises that a reader sees all entries of one moment; that an allocation whose state changes is written at once,
-// and one that changes otherwise every few seconds; and that a store which can't be used stops nothing. It reads only
-// when somebody asks.
+// The package promises that a reader sees all entries of one moment; that a change of an allocation's state is written
+// at once, and other changes every few seconds; and that nothing stops when the store can't be used. It reads the store
+// only for a caller.
 package fleet
 
 import (
@@ -20,7 +20,7 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// ErrNotFound: no machine has published such an entry.
+// ErrNotFound means that no machine has published such an entry.
 var ErrNotFound = errors.New("no machine of the cluster has it")
 
 // The prefixes of keys.
@@ -29,16 +29,15 @@ const (
 	nodesPrefix  = "fleet/nodes/"  // and the node's ID, a slash, and the ID of an allocation there
 )
 
-// Fleet reads what the machines of a store have published. Its methods may be called from several goroutines. Errors
-// besides those named: the store's.
+// Fleet reads the entries that the machines of a store have published. Its methods may be called from several
+// goroutines. Besides the named errors, its methods return the store's.
 type Fleet struct{ store cluster.Store }
 
 // New returns the fleet of a store. It does no I/O.
 func New(store cluster.Store) *Fleet { return &Fleet{store} }
 
-// Allocations returns the allocations of all machines by ID, and the store's index. Their jobs have only the fields
-// that a list shows, their events only the latest of each task, and their indexes are the store's. The caller may
-// change what it gets.
+// Allocations returns the allocations of all machines by ID, and the store's index. A job has only the fields that a
+// list shows, a task has only its latest event, and the indexes are the store's. The caller may change the allocations.
 func (f *Fleet) Allocations(ctx context.Context) ([]*api.Allocation, uint64, error) {
 	return list(ctx, f.store, allocsPrefix, setAllocIndexes)
 }
@@ -68,7 +67,7 @@ func (f *Fleet) nodes(ctx context.Context, prefix string) (found []*api.Node, in
 	return found, index, err
 }
 
-// Allocation returns one of those that Allocations returns. Errors: ErrNotFound.
+// Allocation returns an allocation as Allocations does. Errors: ErrNotFound.
 func (f *Fleet) Allocation(ctx context.Context, id string) (*api.Allocation, error) {
 	key := allocsPrefix + strings.ToLower(id)
 	if cluster.CheckName("key", key) != nil {
@@ -84,7 +83,7 @@ func (f *Fleet) Allocation(ctx context.Context, id string) (*api.Allocation, err
 	return decode(entry, setAllocIndexes)
 }
 
-// Node returns one of those that Nodes returns. Errors: ErrNotFound.
+// Node returns a machine as Nodes does. Errors: ErrNotFound.
 func (f *Fleet) Node(ctx context.Context, id string) (*api.Node, error) {
 	prefix := nodesPrefix + strings.ToLower(id) + "/"
 	if id == "" || strings.Contains(id, "/") || cluster.CheckName("key", prefix) != nil {
@@ -106,14 +105,14 @@ func (f *Fleet) WaitAllocations(ctx context.Context, index uint64) error {
 	return f.wait(ctx, allocsPrefix, index)
 }
 
-// WaitNodes does the same for nodes.
+// WaitNodes returns once a machine's entry is published, changed or gone after an index, or when ctx ends.
 func (f *Fleet) WaitNodes(ctx context.Context, index uint64) error {
 	return f.wait(ctx, nodesPrefix, index)
 }
 
 func (f *Fleet) wait(ctx context.Context, prefix string, index uint64) error {
 	now, err := f.store.List(ctx, cluster.Span{Prefix: prefix, Limit: 1})
-	if err == nil { // a higher index is from a store that was removed since
+	if err == nil { // a higher index came from a store that was removed since
 		_, err = f.store.Watch(ctx, prefix, min(index, now.Index))
 	}
 	if err != nil && ctx.Err() == nil {

@@ -11,12 +11,12 @@ import (
 	"taskapi/internal/wake"
 )
 
-// Change is a registration that is new or changed, or with Gone one that was removed.
+// Change is a new, a changed or a removed registration.
 type Change struct {
-	Gone bool
+	Gone bool // the registration was removed
 
-	// Service returns the registration, with Gone its last version; nil for one that can't be read, which is from a later
-	// version of this program. The first call decodes it. It must not be changed.
+	// Service returns the registration, or the last version of a removed one; nil for a registration of a later version of
+	// this program, which can't be read. The first call decodes the registration, which must not be changed.
 	Service func() *api.ServiceRegistration
 }
 
@@ -27,7 +27,7 @@ func newChange(entry cluster.Entry, gone bool) *Change {
 	})}
 }
 
-// keptChanges is how many of the latest changes a Feed keeps at least, for those who ask late.
+// keptChanges is how many of the latest changes a Feed keeps at least, for late readers.
 const keptChanges = 256
 
 // Feed keeps the latest changes of the registrations in a namespace, for any number of readers, and decodes none. In a
@@ -46,7 +46,7 @@ type Feed struct {
 	next    uint64        // the number of the next change
 	more    chan struct{} // closed and replaced with every new change
 	readers int
-	pause   func() // ends what Run does until there is a reader
+	pause   func() // makes Run wait until there is a reader
 }
 
 // Feed returns a feed of changes from now on, or from the first Read on, which Run reads. If the store can't be read
@@ -89,8 +89,8 @@ func (f *Feed) Read(ctx context.Context) (done func()) {
 	}
 }
 
-// Since returns the changes from a number on, the oldest first; the number of the next change; and what is closed when
-// there are more. Changes that are not kept any more are left out.
+// Since returns the changes from a number on, the oldest first; the number of the next change; and a channel that is
+// closed when there are more changes. Changes that are not kept any more are left out.
 func (f *Feed) Since(number uint64) (changes []*Change, next uint64, more <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,7 +165,7 @@ func (f *Feed) read(ctx context.Context) ([]*Change, error) {
 	for _, key := range since.Keys {
 		// Watch has brought the change here.
 		page, err := f.store.List(ctx, cluster.Span{Prefix: key, Limit: 1, Local: true})
-		if err != nil { // the changes before it are reported now, the others once they can be read
+		if err != nil { // the changes of earlier keys are reported now, and the others once they can be read
 			return changes, err
 		}
 		entry := cluster.Entry{Key: key}

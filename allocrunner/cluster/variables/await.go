@@ -17,13 +17,13 @@ func Everything(string, string) bool { return true }
 const (
 	// endRetry is the pause before the end of a lock is written again after a failure, such as on a full disk.
 	endRetry = 10 * time.Second
-	// endLook is how often the ends of locks are looked up at least: timers stand still while the machine is suspended,
-	// and the time of locks does not.
+	// endLook is the longest time between two looks at the ends of locks. Timers stand still while the machine is
+	// suspended, but the time of locks goes on.
 	endLook = time.Hour
 )
 
 // Await returns when one of the variables that List would return was changed or deleted after the index, or may have
-// been. The expiry of a lock is a change, too: a process that waits writes it.
+// been. The expiry of a lock is a change, too, which a waiting process writes.
 func (s *Service) Await(ctx context.Context, namespace, prefix string, after uint64, concerns Concerns) error {
 	for {
 		next, err := s.endLocks(ctx, namespace, prefix, concerns)
@@ -40,8 +40,8 @@ func (s *Service) Await(ctx context.Context, namespace, prefix string, after uin
 	}
 }
 
-// EndLocks ends the locks that have expired. Await does so by itself; this is for tests and for a clock that somebody
-// has moved.
+// EndLocks ends the locks that have expired. Await ends them by itself. EndLocks is for tests and for a clock that
+// somebody has moved.
 func (s *Service) EndLocks(ctx context.Context) error {
 	_, err := s.endLocks(ctx, AllNamespaces, "", Everything)
 	return err

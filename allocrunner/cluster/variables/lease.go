@@ -9,7 +9,7 @@ import (
 	"taskapi/allocrunner/cluster"
 )
 
-// lease notes when a lock was acquired or renewed last.
+// lease records when a lock was acquired or renewed last.
 type lease struct {
 	ID    string        `json:"id"` // of the lock
 	Boot  string        `json:"boot"`
@@ -32,8 +32,9 @@ func decodeLease(value []byte) lease {
 	return l
 }
 
-// observer notes when this process has seen the latest renewals of locks by other machines, whose clocks it can't
-// read. It sees a renewal after the holder has begun it, so that a lock never is free here before it has ended there.
+// observer records when this process has seen the latest renewals of locks by other machines, whose clocks it can't
+// read. It sees a renewal after the holder has begun the renewal. So a lock is never free here before it has ended
+// there.
 type observer struct {
 	mu   sync.Mutex // guards seen
 	seen map[string]observed
@@ -44,7 +45,7 @@ type observed struct {
 	since time.Duration
 }
 
-// mostObserved bounds the memory for locks that are gone. One that is forgotten is held for longer.
+// mostObserved bounds the memory for locks that are gone. A lock whose renewal is forgotten is held for longer.
 const mostObserved = 2 * MaxVariables
 
 // lease returns the lease of another machine as if this one had renewed it when this process saw it first.

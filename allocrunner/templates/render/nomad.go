@@ -231,7 +231,7 @@ func (e *execution) nomadVarExists(path string) (bool, error) {
 	return v != nil, err
 }
 
-// nomadVarList returns a function that lists variables. The safe one waits while there is none.
+// nomadVarList returns a function that lists variables. If it is safe, the template waits while there is no variable.
 func (e *execution) nomadVarList(safe bool) func(...string) ([]*NomadVarMeta, error) {
 	return func(prefix ...string) ([]*NomadVarMeta, error) {
 		if len(prefix) > 1 {

@@ -18,7 +18,7 @@ import (
 	capi "github.com/hashicorp/consul/api"
 )
 
-// ErrDenied: the task may not read what its template asks for.
+// ErrDenied means that the task may not read what its template asks for.
 var ErrDenied = errors.New("the task may not read it")
 
 // Program is a program beside taskapi that answers queries, if it is configured.
@@ -29,7 +29,7 @@ const (
 	Vault  Program = "Vault"
 )
 
-// Program returns who answers queries of the kind; empty for taskapi.
+// Program returns the program that answers queries of the kind; empty for taskapi.
 func (k Kind) Program() Program {
 	switch k {
 	case Key, Keys, HealthService, CatalogServices:
@@ -232,7 +232,8 @@ func (e *execution) keyOrDefault(path, otherwise string) (string, error) {
 	return *value, nil
 }
 
-// pairs returns a function that returns the keys below a prefix that it wants. The safe one waits while there is none.
+// pairs returns a function that returns the wanted keys below a prefix. If it is safe, the template waits while there
+// is no such key.
 func (e *execution) pairs(safe bool, wants func(key string) bool) func(string) ([]*KeyPair, error) {
 	return func(prefix string) ([]*KeyPair, error) {
 		found := []*KeyPair{}
@@ -384,7 +385,7 @@ func (e *execution) pkiCert(words ...string) (any, error) {
 	return *answer.PEMs, nil
 }
 
-// written returns KEY=VALUE words as JSON, nothing for no words.
+// written returns KEY=VALUE words as JSON; empty for no words.
 func written(words []string) (string, error) {
 	if len(words) == 0 {
 		return "", nil
@@ -424,7 +425,7 @@ func vaultPath(kind Kind, path string) (string, error) {
 	return name, nil
 }
 
-// vaultString returns the words that consul-template has for a query to Vault. What is written is not among them.
+// vaultString returns the words that consul-template has for a query to Vault, without the values that are written.
 func (q Query) vaultString() string {
 	switch q.Kind {
 	case Secret:

@@ -1,6 +1,6 @@
 // Package render renders the templates of tasks as Nomad's consul-template does, in a process of its own, which is
-// started for it and bounded in memory, processor time and output. It knows no store, no file and no task: what a
-// template asks for, a Query, is answered by the caller of a Session, who renders again with the Answer.
+// bounded in memory, processor time and output. It knows no store, no file and no task. A template asks Queries. The
+// caller of a Session answers them, and renders again with the Answers.
 package render
 
 import (
@@ -57,9 +57,9 @@ type Response struct{ Results []Result }
 
 // Result is what became of a template.
 type Result struct {
-	Output []byte
-	// Used are the queries of the template. Those of them that are not answered yet, or whose answer is no value, are
-	// Missing; the output is worth nothing then.
+	Output []byte // of no use if queries are Missing
+	// Used are the queries of the template. Missing are the used queries that are not answered yet, and those whose answer
+	// has no value.
 	Used, Missing []Query
 	Error         string // without the values of variables
 }
@@ -188,7 +188,7 @@ const (
 	maxName    = 4 << 10
 )
 
-// ask returns the answer to a query, and notes it as missing if it is not known.
+// ask returns the answer to a query, and notes the query as missing if its answer is not known.
 func (e *execution) ask(q Query) (Answer, bool, error) {
 	switch {
 	case len(q.Name)+len(q.Choose)+len(q.Data) > maxName:
@@ -280,12 +280,12 @@ func (e *execution) run(left *int) ([]byte, error) {
 // redacted stands for a value in an error.
 const redacted = "[redacted]"
 
-// shortSecret is the length below which the values of variables are not looked for in errors: a short one is part of
+// shortSecret is the length below which the values of variables are not looked for in errors: a short value is part of
 // many words.
 const shortSecret = 4
 
-// redact removes from the words of an error what may come from a variable, a file or the environment: their values, and
-// what a function has quoted, or was told to fail with, that is not in the template.
+// redact removes from an error all text that may come from a variable, a file or the environment: their values, and
+// text that a function has quoted or failed with, unless the template has the same text.
 func (e *execution) redact(words string) string {
 	var values []string
 	add := func(v string) {

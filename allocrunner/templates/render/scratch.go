@@ -35,7 +35,7 @@ func (s *scratch) SetX(k string, v any) string {
 // MapSet sets a value in the map of that name.
 func (s *scratch) MapSet(k, key string, v any) (string, error) { return s.mapSet(k, key, v, true) }
 
-// MapSetX does so if it is not set yet.
+// MapSetX sets a value in the map of that name, unless its key is set already.
 func (s *scratch) MapSetX(k, key string, v any) (string, error) { return s.mapSet(k, key, v, false) }
 
 func (s *scratch) mapSet(k, key string, v any, over bool) (string, error) {
