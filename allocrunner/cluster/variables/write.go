@@ -13,12 +13,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/internal/wake"
 )
 
 // MaxItems is how many bytes the keys and values of a variable's items have together, as in Nomad.
 const MaxItems = 64 << 10
 
-// Put writes a variable. With check it does so only if the variable's ModifyIndex is that number, 0 for no variable.
+// Put writes a variable. With check, it writes only if the variable's ModifyIndex is that number, 0 for no variable.
 // While the variable is locked, v must have the lock's ID. Put returns the variable as written, and the index. Errors:
 // *ConflictError, ErrFull.
 func (s *Service) Put(ctx context.Context, v *api.Variable, check *uint64) (*api.Variable, uint64, error) {
@@ -41,7 +42,7 @@ func (s *Service) Put(ctx context.Context, v *api.Variable, check *uint64) (*api
 	})
 }
 
-// Delete deletes a variable, if there is one, and returns the index. With check it does so only if the variable's
+// Delete deletes a variable, if there is one, and returns the index. With check, it deletes only if the variable's
 // ModifyIndex is that number, 0 for no variable. A locked variable can't be deleted. Errors: *ConflictError.
 func (s *Service) Delete(ctx context.Context, namespace, path string, check *uint64) (uint64, error) {
 	if err := checkNamespace(namespace); err != nil {
@@ -202,14 +203,7 @@ func pause(ctx context.Context, attempt int) error {
 	if attempt < 2 {
 		return ctx.Err()
 	}
-	wait := time.NewTimer(rand.N(time.Millisecond << min(attempt, 6)))
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return wake.Sleep(ctx, rand.N(time.Millisecond<<min(attempt, 6)))
 }
 
 // begin starts a lock's time again when its lease was written before the last start of the machine. When that fails,
