@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/golang/snappy"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
@@ -110,7 +111,7 @@ func Dispatched(parent *api.Job, d interfaces.Dispatch, now time.Time) *api.Job 
 	}
 	maps.Copy(child.Meta, d.Meta)
 	if len(d.Payload) > 0 {
-		child.Payload = encodeSnappy(d.Payload)
+		child.Payload = snappy.Encode(nil, d.Payload) // as in Nomad
 	}
 	if d.Priority > 0 {
 		child.Priority = &d.Priority
@@ -158,7 +159,14 @@ func Payload(job *api.Job) ([]byte, error) {
 	if len(job.Payload) == 0 {
 		return nil, nil
 	}
-	payload, err := decodeSnappy(job.Payload, MaxPayload)
+	var payload []byte
+	size, err := snappy.DecodedLen(job.Payload)
+	if err == nil && size > MaxPayload {
+		err = fmt.Errorf("it has %d bytes, and at most %d are allowed", size, MaxPayload)
+	}
+	if err == nil {
+		payload, err = snappy.Decode(nil, job.Payload)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("payload of job %q: %w", *job.ID, err)
 	}
