@@ -104,11 +104,11 @@ func (do *commit) run(ctx context.Context) (uint64, error) {
 			if !do.once() {
 				return do.search(ctx)
 			}
-			do.sleep(ctx, searchPause)
+			do.pause(ctx)
 		case client.IsNoLease(err): // it has just ended
 			ended = true
 			clear(do.leases)
-			do.sleep(ctx, searchPause)
+			do.pause(ctx)
 		case client.IsNoSpace(err): // of a change that has filled etcd, and that etcd may have made all the same
 			if index, unknown := do.made(ctx); index > 0 || unknown != nil {
 				do.doubt(err)
@@ -290,7 +290,7 @@ func (do *commit) search(ctx context.Context) (uint64, error) {
 		if index, err := do.made(ctx); err == nil && index > 0 {
 			return index, nil
 		}
-		do.sleep(ctx, searchPause)
+		do.pause(ctx)
 	}
 	return 0, do.uncertain
 }

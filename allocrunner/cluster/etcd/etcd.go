@@ -264,9 +264,9 @@ func (c *core) checkHeader(h client.Header, known uint64) error {
 	return c.broken
 }
 
-// sleep waits for a time, or until ctx or the core ends.
-func (c *core) sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
+// pause waits for searchPause, or until ctx or the core ends.
+func (c *core) pause(ctx context.Context) {
+	timer := time.NewTimer(searchPause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -209,7 +209,7 @@ func (l *lease) join(ctx context.Context) error {
 		} else {
 			var ttl time.Duration
 			if ttl, err = l.client.KeepAlive(ctx, next.Lease); err == nil && ttl == 0 {
-				l.sleep(ctx, searchPause) // it has just ended
+				l.pause(ctx) // it has just ended
 				record = ownerRecord{}
 				continue
 			}
