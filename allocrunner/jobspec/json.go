@@ -203,7 +203,7 @@ func DecodeJob(data []byte) (*api.Job, error) {
 // them.
 func plainNumbers(job *api.Job) {
 	eachMap(reflect.ValueOf(job), func(m reflect.Value) {
-		if values, ok := m.Interface().(map[string]any); ok {
+		if values, ok := reflect.TypeAssert[map[string]any](m); ok {
 			plainNumber(values)
 		}
 	})

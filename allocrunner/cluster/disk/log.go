@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"taskapi/allocrunner/cluster/internal/table"
 	"taskapi/internal/logfile"
@@ -65,7 +66,7 @@ func parseBody(key string, b []byte) (table.Write, error) {
 	return table.Write{
 		Meta: table.Meta{Key: key, Lease: string(b[bodySize:][:owner]), LeaseIndex: binary.BigEndian.Uint64(b[17:]),
 			CreateIndex: binary.BigEndian.Uint64(b[1:]), ModifyIndex: binary.BigEndian.Uint64(b[9:]), Size: len(value)},
-		Value: value[:len(value):len(value)], Delete: b[0] == kindDeleted, Damaged: b[0] == kindDamaged,
+		Value: slices.Clip(value), Delete: b[0] == kindDeleted, Damaged: b[0] == kindDamaged,
 	}, nil
 }
 

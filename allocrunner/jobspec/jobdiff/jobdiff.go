@@ -170,7 +170,7 @@ func (c *comparer) field(row rule, name string, a, b reflect.Value) {
 	if row.verdict == isIgnored || same(a, b) {
 		return
 	}
-	if old, ok := a.Interface().(*api.RestartPolicy); ok && len(c.path) >= 2 &&
+	if old, ok := reflect.TypeAssert[*api.RestartPolicy](a); ok && len(c.path) >= 2 &&
 		reflect.DeepEqual(old, c.restart[0]) && reflect.DeepEqual(b.Interface(), c.restart[1]) {
 		return // a task has its group's policy, before and after: the group has the changes
 	}

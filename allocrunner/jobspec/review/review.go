@@ -215,11 +215,12 @@ func (r *reviewer) jobLevel() {
 // each calls f with each part that is not null, and refuses those that are.
 func each[T any](r *reviewer, kind string, parts []*T, f func(*T)) {
 	for _, part := range parts {
-		if part != nil {
+		switch {
+		case part != nil:
 			f(part)
-		} else if strings.ContainsRune("aeiou", rune(kind[0])) {
+		case strings.ContainsRune("aeiou", rune(kind[0])):
 			r.refuse(kind, "an %s is null; leave it out", kind)
-		} else {
+		default:
 			r.refuse(kind, "a %s is null; leave it out", kind)
 		}
 	}

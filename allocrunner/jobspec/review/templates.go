@@ -136,11 +136,11 @@ func identifiers(node reflect.Value, named map[string]bool) {
 		if node.IsNil() {
 			return
 		}
-		if id, ok := node.Interface().(*parse.IdentifierNode); ok {
+		if id, ok := reflect.TypeAssert[*parse.IdentifierNode](node); ok {
 			named[id.Ident] = true
 			return
 		}
-		if _, ok := node.Interface().(*parse.Tree); !ok {
+		if _, ok := reflect.TypeAssert[*parse.Tree](node); !ok {
 			identifiers(node.Elem(), named)
 		}
 	case reflect.Slice:

@@ -219,9 +219,9 @@ func groups[K comparable](function, field string) func(any) (map[K][]any, error)
 			case !v.IsValid():
 				return nil, fmt.Errorf("%s: wrong argument type %T", function, list)
 			case v.Kind() == reflect.Slice:
-				keys, _ = v.Convert(reflect.TypeFor[[]K]()).Interface().([]K)
+				keys, _ = reflect.TypeAssert[[]K](v.Convert(reflect.TypeFor[[]K]()))
 			default:
-				key, _ := v.Interface().(K)
+				key, _ := reflect.TypeAssert[K](v)
 				keys = append(keys, key)
 			}
 			for _, k := range keys {

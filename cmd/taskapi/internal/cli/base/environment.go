@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -48,8 +49,8 @@ func UntilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // Getenv returns the value of an environment variable, empty when it is not set.
 func (w Environment) Getenv(key string) string {
-	for i := len(w.Env) - 1; i >= 0; i-- {
-		if value, ok := strings.CutPrefix(w.Env[i], key+"="); ok {
+	for _, pair := range slices.Backward(w.Env) {
+		if value, ok := strings.CutPrefix(pair, key+"="); ok {
 			return value
 		}
 	}

@@ -245,8 +245,8 @@ func eventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent 
 	if last == nil {
 		return events
 	}
-	for i := len(events) - 1; i >= 0; i-- {
-		if e := events[i]; e.Time == last.Time && e.Type == last.Type {
+	for i, e := range slices.Backward(events) {
+		if e.Time == last.Time && e.Type == last.Type {
 			return events[i+1:]
 		}
 	}

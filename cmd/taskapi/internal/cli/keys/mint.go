@@ -70,7 +70,7 @@ them, which may vouch for any issuer.`,
 			if f.list {
 				return f.printKinds(w)
 			}
-			m, err := f.minter(cmd, w)
+			m, err := f.minter(cmd)
 			if err != nil {
 				return err
 			}
@@ -184,7 +184,7 @@ type minter struct {
 }
 
 // minter finds the task, and opens the key ring that signs the task's tokens.
-func (f *mintFlags) minter(cmd *cobra.Command, w base.Environment) (*minter, error) {
+func (f *mintFlags) minter(cmd *cobra.Command) (*minter, error) {
 	extra, err := extraClaims(f.claims)
 	if err != nil {
 		return nil, err
