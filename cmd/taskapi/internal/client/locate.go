@@ -64,10 +64,21 @@ func (c *Client) Locate(ctx context.Context, p Timeouts) Location {
 	if err := c.frozen(ctx); err != nil { // before any time-out passes
 		return Location{Holder: Hanging, Err: err}
 	}
-	for since := time.Now(); ; {
-		var o observation
+	return settle(ctx, p, func() (o observation) {
 		if o.alloc, o.body, o.answer = c.Allocation(ctx); o.answer != nil {
 			o.saved, o.state = c.dir.Saved(c.id)
+		}
+		return o
+	})
+}
+
+// settle looks until a look settles who has an allocation. The time without a taskapi begins when one was last seen to
+// have it: between one that takes long to leave and the next, there is none for a moment.
+func settle(ctx context.Context, p Timeouts, look func() observation) Location {
+	for began, left := time.Now(), time.Now(); ; {
+		o, since := look(), left
+		if errors.Is(o.state, state.ErrInUse) {
+			since, left = began, time.Now()
 		}
 		found, settled := classify(o, time.Since(since), p)
 		if settled || ctx.Err() != nil {
@@ -78,7 +89,7 @@ func (c *Client) Locate(ctx context.Context, p Timeouts) Location {
 }
 
 // classify says who has an allocation by one look at it. settled is false if another look may show more. waited is the
-// time since the first look.
+// time since the first look, or the time without a taskapi.
 func classify(o observation, waited time.Duration, p Timeouts) (found Location, settled bool) {
 	switch inUse := errors.Is(o.state, state.ErrInUse); {
 	case o.answer == nil:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -61,5 +62,36 @@ func TestClassify(t *testing.T) {
 	}
 	if found, _ := classify(observation{answer: silent, state: state.ErrInUse}, 0, Timeouts{}); found.Holder != Changing {
 		t.Errorf("without timeouts, one that is starting or leaving is %v", found.Holder)
+	}
+}
+
+// TestATaskapiThatTakesLongToLeave is followed by another one a moment later: they are not taken for nobody.
+func TestATaskapiThatTakesLongToLeave(t *testing.T) {
+	silent := fmt.Errorf("%w: connection refused", ErrNoAnswer)
+	for _, tc := range []struct {
+		name    string
+		without time.Duration
+		want    Holder
+	}{
+		{"the next one comes soon", Following.Nobody / 2, Serving},
+		{"the next one comes late", 2 * Following.Nobody, Nobody},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				leaving := time.Now().Add(3 * Following.Nobody)
+				found := settle(t.Context(), Following, func() observation {
+					switch now := time.Now(); {
+					case now.Before(leaving):
+						return observation{answer: silent, state: state.ErrInUse}
+					case now.Before(leaving.Add(tc.without)):
+						return observation{answer: silent, saved: &interfaces.Saved{Alloc: &api.Allocation{}}}
+					}
+					return observation{alloc: &api.Allocation{}}
+				})
+				if found.Holder != tc.want {
+					t.Errorf("found %v, want %v", found.Holder, tc.want)
+				}
+			})
+		})
 	}
 }
