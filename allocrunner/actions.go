@@ -116,6 +116,9 @@ func (r *Runner) PauseState(task string) (interfaces.ScheduleState, error) {
 	if t == nil {
 		return interfaces.ScheduleRun, interfaces.ErrTaskNotFound
 	}
+	if saved := r.cfg.Saved; saved != nil && !r.fsm.state().begun() { // a client may ask before the tasks are restored
+		return taskrunner.SavedPauseState(saved.Tasks[task]), nil
+	}
 	return t.PauseState(), nil
 }
 

@@ -103,6 +103,33 @@ func TestRequestsWaitForAResumption(t *testing.T) {
 	}
 }
 
+// TestPauseStateDuringAResumption: what was saved for a task holds while another taskapi resumes it.
+func TestPauseStateDuringAResumption(t *testing.T) {
+	t.Parallel()
+	for want, saved := range map[interfaces.ScheduleState]interfaces.SavedTask{
+		interfaces.ScheduleForcedRun: {Outside: true, Override: interfaces.ScheduleForcedRun},
+		interfaces.SchedulePause:     {Outside: true},
+		interfaces.ScheduleRun:       {},
+	} {
+		t.Run(string(want), func(t *testing.T) {
+			t.Parallel()
+			_, cfg, _, state := leftRunning(t)
+			alloc := newSlow()
+			cfg.Saved = state.saved()
+			task := cfg.Saved.Tasks["main"]
+			task.Outside, task.Override = saved.Outside, saved.Override
+			cfg.Saved.Tasks["main"] = task
+			cfg.Hooks = []interfaces.RunnerHook{alloc}
+			r := begin(t, cfg)
+			<-alloc.called
+			if got, err := r.runner.PauseState("main"); err != nil || got != want {
+				t.Errorf("the schedule's state is %q, %v; want %q", got, err, want)
+			}
+			close(alloc.may)
+		})
+	}
+}
+
 func execTrue(ctx context.Context, r interfaces.AllocRunner) error {
 	s, err := r.Exec(ctx, interfaces.ExecRequest{Task: "main", Command: []string{"/bin/true"}})
 	if err != nil {

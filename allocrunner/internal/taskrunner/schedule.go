@@ -29,6 +29,11 @@ func (r *Runner) lookAtSchedule(ctx context.Context) {
 // PauseState returns what holds for the task: its schedule's word, or an operator's.
 func (r *Runner) PauseState() interfaces.ScheduleState { return r.record.stands().schedule }
 
+// SavedPauseState returns what held for a task when its state was saved.
+func SavedPauseState(saved interfaces.SavedTask) interfaces.ScheduleState {
+	return state{outside: saved.Outside, override: saved.Override}.schedule()
+}
+
 // SetPauseState makes the task pause or run whatever its schedule says, or follow the schedule again. It returns when
 // that is saved. Errors: interfaces.ErrNotSupported, interfaces.ErrTaskNotRunning.
 func (r *Runner) SetPauseState(ctx context.Context, override interfaces.ScheduleState) error {
