@@ -126,6 +126,24 @@ func TestATaskReadsNoEnd(t *testing.T) {
 	}
 }
 
+// TestUpdateAfterTheEnd says that the allocation has ended, also while its taskapi still answers.
+func TestUpdateAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	r, client := startPrompt(t)
+	must.Get(client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil))(t)
+	for ended := false; !ended; {
+		alloc, _, err := client.Allocations().Info(testAllocID, nil)
+		must.OK(t, err)
+		ended = alloc.ClientTerminalStatus()
+	}
+	var said syncBuffer
+	code := cli.Run(t.Context(), []string{"update", "--replace", "--data-dir", string(r.layout), testAllocID,
+		jobFile(t, strings.Replace(promptJob, "1000", "2000", 1))}, testEnvironment(&said, &said))
+	if code != base.ExitFailed || !strings.Contains(said.String(), " has ended (complete); ") {
+		t.Errorf("exit code %d: %s", code, said.String())
+	}
+}
+
 // TestSDKGCOfARealAllocation: what runs is refused and stays; what has ended goes with its directory, and its taskapi
 // exits.
 func TestSDKGCOfARealAllocation(t *testing.T) {

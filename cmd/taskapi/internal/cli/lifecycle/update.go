@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -165,6 +166,9 @@ func (u *updater) run(ctx context.Context, choose func(group string, settings ag
 	c := u.Client()
 	defer c.Close()
 	found := c.Locate(ctx, client.Following)
+	if hasEnded(found) {
+		found.Holder = client.Ended
+	}
 	switch found.Holder {
 	case client.Refusing, client.Hanging, client.Unreadable:
 		return u.ErrUnserved(found)
@@ -187,6 +191,11 @@ func (u *updater) run(ctx context.Context, choose func(group string, settings ag
 		return err
 	}
 	return u.update(ctx, c, found.Alloc, job)
+}
+
+// hasEnded reports whether the allocation has ended, while its taskapi still answers. A plan for it has no changes.
+func hasEnded(found client.Location) bool {
+	return found.Holder == client.Serving && interfaces.Ended(found.Alloc) && !interfaces.Replaced(found.Alloc)
 }
 
 // forNextStart says how tasks get what applies from their next start: an update of before may have made it in place.
