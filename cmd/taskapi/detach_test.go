@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/internal/must"
+	"taskapi/internal/proc"
 )
 
 // openTerminal makes a terminal: what a window has of it, and what programs in the window have.
@@ -72,4 +73,15 @@ func detachedPID(t *testing.T, dataDir string) int {
 	}
 	t.Fatal("no process runs in the background")
 	return 0
+}
+
+// killDetached kills the process in the background, and waits for its end: until then, it has its locks and its
+// listeners.
+func killDetached(t *testing.T, dataDir string) {
+	t.Helper()
+	id := must.Get(proc.Identify(detachedPID(t, dataDir)))(t)
+	must.OK(t, id.Signal(unix.SIGKILL))
+	if !id.Await(deadline) {
+		t.Fatalf("process %d does not end", id.PID)
+	}
 }

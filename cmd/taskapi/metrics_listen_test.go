@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -97,11 +96,12 @@ func TestMetricsListen(t *testing.T) {
 	r := startRun(t, shortDir(t), testJob, "-o", "telemetry.listen=127.0.0.1:0")
 	operator := r.operator()
 	base := servedAt.FindStringSubmatch(r.stdout.String())[1]
-	r.eventually("checked", func() bool {
-		ok, _ := valueOf(scrape(t, base)["taskapi_check_status"], "check=answers", "status=success")
-		return ok == 1
+	var families map[string]*dto.MetricFamily
+	r.eventually("checked and measured", func() bool { // a busy machine's figures may be too late for an answer
+		families = scrape(t, base)
+		ok, _ := valueOf(families["taskapi_check_status"], "check=answers", "status=success")
+		return ok == 1 && families["nomad_client_allocs_memory_rss"] != nil && families["nomad_client_host_disk_size"] != nil
 	})
-	families := scrape(t, base)
 	labels := []string{"task=server", "alloc_id=" + testAllocID, "task_group=web", "job=demo", "namespace=default"}
 	for name, least := range map[string]float64{
 		"nomad_client_allocs_memory_rss":        1 << 20,
@@ -225,8 +225,7 @@ func TestMetricsListenIsRemembered(t *testing.T) {
 	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
 		t.Error("nothing runs")
 	}
-	pid := detachedPID(t, dir)
-	must.OK(t, syscall.Kill(pid, syscall.SIGKILL))
+	killDetached(t, dir)
 	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", file)
 	if scrape(t, "http://"+address)["nomad_client_allocs_running"] == nil {
 		t.Error("nothing runs after a kill")
@@ -236,12 +235,8 @@ func TestMetricsListenIsRemembered(t *testing.T) {
 		t.Error("nothing runs after an upgrade")
 	}
 
-	pid = detachedPID(t, dir)
-	must.OK(t, syscall.Kill(pid, syscall.SIGKILL))
-	var taken net.Listener
-	for taken == nil { // until the kernel has given it back
-		taken, _ = net.Listen("tcp", address)
-	}
+	killDetached(t, dir)
+	taken := must.Get(net.Listen("tcp", address))(t)
 	defer taken.Close()
 	taskapi(t, "run", "--data-dir", dir, "--alloc-id", testAllocID, "--detach", file) // resumes all the same
 	if answeringVersion(t, dir) == "" {
