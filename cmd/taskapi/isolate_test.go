@@ -128,7 +128,12 @@ func TestTasksThatWereIsolated(t *testing.T) {
 	file := jobFile(t, isolatedJob)
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
 	first := startProcess(t, dir, file, "--isolate-users")
-	until(t, first, "it runs", func() bool { return written(filepath.Join(alloc, "t", "local", "pid")) })
+	until(t, first, "it sleeps", func() bool {
+		return slices.ContainsFunc(processesOf(t, dir), func(process string) bool {
+			_, args, _ := strings.Cut(process, " ")
+			return strings.HasPrefix(args, "sleep 1000")
+		})
+	})
 	kill(t, first)
 	running := processesOf(t, dir)
 	writeFile(t, filepath.Join(alloc, "users.json"), "no JSON")
