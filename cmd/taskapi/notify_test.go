@@ -47,7 +47,7 @@ job "notify" {
       }
       meta {
         taskapi_notify        = "true"
-        taskapi_watchdog      = "3s"
+        taskapi_watchdog      = "10s"
         taskapi_ready_timeout = "10m"
       }
       config {
@@ -163,7 +163,7 @@ func testReadyTasks(t *testing.T, client string) {
 	kill(t, third)
 	touch("side", "hang")
 	fourth := startProcess(t, dir, file)
-	has(fourth, "no sign of life for 3s")
+	has(fourth, "no sign of life for 10s")
 	has(fourth, "Signal: 6")
 	has(fourth, "side        Started")
 	lacks(fourth, mainStarted)
