@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -270,10 +271,17 @@ END
 	})
 }
 
-// freePort returns a port on which nobody listens.
+// freePort returns a port on which nobody listens. It is below those that the kernel and taskapi give to others, who
+// could have it before the test.
 func freePort(t *testing.T) string {
 	t.Helper()
-	free := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer free.Close()
-	return strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
+	for range 1000 {
+		port := strconv.Itoa(10_000 + rand.IntN(10_000))
+		if free, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			free.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }

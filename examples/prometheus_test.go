@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -144,9 +143,7 @@ func startPrometheus(t *testing.T, target string) string {
 	config = bytes.ReplaceAll(config, []byte("127.0.0.1:9100"), []byte(target))
 	config = bytes.ReplaceAll(config, []byte("scrape_interval: 15s"), []byte("scrape_interval: 1s"))
 	must.OK(t, os.WriteFile(path, config, 0o600))
-	free := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	address := free.Addr().String()
-	free.Close()
+	address := "127.0.0.1:" + freePort(t)
 	var log bytes.Buffer
 	server := exec.Command("prometheus", "--config.file="+path, "--storage.tsdb.path="+filepath.Join(place, "data"),
 		"--web.listen-address="+address)
