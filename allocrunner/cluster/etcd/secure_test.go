@@ -44,7 +44,7 @@ func (a *authority) fill(t *testing.T) {
 	t.Helper()
 	a.cert, a.key = a.make(t, "ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign})
-	a.make(t, "server", &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	a.make(t, "server", &x509.Certificate{IPAddresses: []net.IP{etcdtest.Host},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}})
 	a.make(t, "client", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 }
@@ -123,9 +123,9 @@ func TestTLS(t *testing.T) {
 		t.Errorf("got %+v", page)
 	}
 	for what, change := range map[string]func(*etcd.Settings){
-		"without a client certificate":      func(s *etcd.Settings) { s.TLSCertFile, s.TLSKeyFile = "", "" },
-		"without the server's authority":    func(s *etcd.Settings) { s.TLSCAFile = "" },
-		"with the certificate of a server ": func(s *etcd.Settings) { s.Address = "etcds://localhost:" + port(node) },
+		"without a client certificate":    func(s *etcd.Settings) { s.TLSCertFile, s.TLSKeyFile = "", "" },
+		"without the server's authority":  func(s *etcd.Settings) { s.TLSCAFile = "" },
+		"with another host's certificate": func(s *etcd.Settings) { s.Address = "etcds://" + etcdtest.Through(t, node).Client },
 	} {
 		wrong := s
 		change(&wrong)
@@ -149,8 +149,6 @@ func renewed(t *testing.T, a *authority, node *etcdtest.Node, store *etcd.Store)
 		return err == nil
 	})
 }
-
-func port(n *etcdtest.Node) string { return n.Client[strings.LastIndexByte(n.Client, ':')+1:] }
 
 // TestUser: etcd knows the caller by a password. Its rights count, and an old token is replaced.
 func TestUser(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -310,13 +311,27 @@ func (p *Proxy) pass(conn net.Conn) {
 	back.Wait()
 }
 
-// address returns a loopback address that nobody has at the moment.
+// Host is the loopback address of the servers. No other process asks the kernel for a port there, and no client has one
+// there: a port stays free until its server listens, also while the server is started again.
+var Host = net.IPv4(127, random(), random(), random())
+
+// random returns a byte that is neither the first nor the last of a network.
+func random() byte { return byte(1 + mathrand.IntN(254)) }
+
+// given are the addresses that this process has handed out.
+var given sync.Map
+
+// address returns a loopback address that nobody has.
 func address(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", net.JoinHostPort(Host.String(), "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		if _, again := given.LoadOrStore(l.Addr().String(), true); !again {
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
