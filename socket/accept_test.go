@@ -60,21 +60,23 @@ func TestOverTheCapIsAnsweredAndClosed(t *testing.T) {
 	dial(t, path)
 	second := <-conns
 
-	third := dial(t, path)
-	// A client that sends before it reads sees the answer too.
-	if _, err := io.WriteString(third, strings.Repeat("request", 1000)); err != nil {
-		t.Errorf("write to a refusing listener: %v", err)
+	refused := uint64(0)
+	for late := true; late; refused++ { // a busy machine may leave the client too little time
+		third, began := dial(t, path), time.Now()
+		// A client that sends before it reads sees the answer too.
+		_, sent := io.WriteString(third, strings.Repeat("request", 1000))
+		got, err := io.ReadAll(third)
+		third.Close()
+		if late = time.Since(began) > socket.LingerTime; !late && (sent != nil || err != nil || string(got) != refusal) {
+			t.Errorf("wrote: %v; read %q, %v, want %q", sent, got, err, refusal)
+		}
 	}
-	if got, err := io.ReadAll(third); err != nil || string(got) != refusal {
-		t.Errorf("read %q, %v, want %q", got, err, refusal)
-	}
-	third.Close()
 
 	second.Close()
 	dial(t, path)
 	<-conns
 	<-conns
-	want := socket.Stats{Accepted: 3, Refused: 1, Open: 2}
+	want := socket.Stats{Accepted: 3, Refused: refused, Open: 2}
 	if got := l.Stats(); got != want {
 		t.Errorf("Stats() = %+v, want %+v", got, want)
 	}

@@ -15,5 +15,11 @@ func (l *Listener) FailPeers(n int) {
 	}
 }
 
+// The times that a refused client has: to begin its request, and then to read its answer.
+const (
+	RequestTime = requestTime
+	LingerTime  = lingerTime
+)
+
 // ReadPeer is how a Listener reads credentials.
 var ReadPeer = readPeer

@@ -36,12 +36,21 @@ func TestServesHTTP(t *testing.T) {
 
 	first, second := newHTTPClient(path), newHTTPClient(path)
 	for range 2 {
-		if status, _, body := get(t, first); status != http.StatusOK || body != fmt.Sprint(os.Getpid()) {
+		if status, body := get(t, first); status != http.StatusOK || body != fmt.Sprint(os.Getpid()) {
 			t.Errorf("got %d %q, want the pid of this process", status, body)
 		}
 	}
-	if status, header, _ := get(t, second); status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" {
-		t.Errorf("over the cap: %d, Retry-After %q", status, header.Get("Retry-After"))
+	refused := uint64(1)
+	began := time.Now()
+	resp, err := second.Get("http://socket/")
+	for ; err != nil && time.Since(began) > socket.RequestTime; refused++ { // a busy machine has delayed the request
+		began = time.Now()
+		resp, err = second.Get("http://socket/")
+	}
+	must.OK(t, err)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != "1" {
+		t.Errorf("over the cap: %d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
 	}
 	first.CloseIdleConnections()
 	second.CloseIdleConnections()
@@ -58,7 +67,7 @@ func TestServesHTTP(t *testing.T) {
 	for l.Stats().Open > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Refused: 1}); got != want {
+	if got, want := l.Stats(), (socket.Stats{Accepted: 1, Refused: refused}); got != want {
 		t.Errorf("Stats() = %+v, want %+v", got, want)
 	}
 }
@@ -69,10 +78,10 @@ func newHTTPClient(path string) *http.Client {
 	}}
 }
 
-func get(t *testing.T, c *http.Client) (int, http.Header, string) {
+func get(t *testing.T, c *http.Client) (int, string) {
 	t.Helper()
 	resp := must.Get(c.Get("http://socket/"))(t)
 	defer resp.Body.Close()
 	body := must.Get(io.ReadAll(resp.Body))(t)
-	return resp.StatusCode, resp.Header, string(body)
+	return resp.StatusCode, string(body)
 }
