@@ -9,8 +9,8 @@ import (
 	"taskapi/allocrunner/readiness"
 )
 
-// handOver has the listening sockets of this allocation's tasks go on listening, until the next version's tasks have
-// them: those that the tasks want, too, on the same ports. Nothing follows a nil version.
+// handOver keeps listening sockets of this allocation's tasks open until the tasks of the next version get them: the
+// sockets that the next version's tasks want, too, on the same ports. With a nil version, no socket stays open.
 func (r *Runner) handOver(next *api.Allocation) {
 	supervisor := r.resources.measured.Load()
 	if supervisor == nil { // no task has started
@@ -45,8 +45,8 @@ func (r *Runner) handOver(next *api.Allocation) {
 	supervisor.HandOver(sockets)
 }
 
-// keptPort returns the number of the port that the next version has with a label, if this allocation has the same one,
-// and 0 otherwise.
+// keptPort returns the number of the port with a label if this allocation and the next version have the same port, and
+// 0 otherwise.
 func keptPort(had []api.PortMapping, next *api.TaskGroup, label string) int {
 	i := slices.IndexFunc(had, func(p api.PortMapping) bool { return p.Label == label })
 	if i < 0 {

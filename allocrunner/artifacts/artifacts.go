@@ -36,7 +36,7 @@ type Settings struct {
 	FileDirs    []string // directories from which artifacts may come; absolute
 }
 
-// DefaultSettings returns Nomad's settings, but for sizes, which are less: one machine has to hold what is fetched.
+// DefaultSettings returns Nomad's settings, with smaller sizes, because one machine has to hold all fetched files.
 func DefaultSettings() Settings {
 	return Settings{Limits: fetch.Limits{
 		HTTPTimeout: 30 * time.Minute, GitTimeout: 30 * time.Minute, HgTimeout: 30 * time.Minute,

@@ -1,7 +1,7 @@
 // Package children runs a job that runs no task itself: a parameterized or periodic job, which starts children. It
-// promises that a child that was accepted, or whose time has come, is started once, also when this process is killed
-// in between, and that a schedule goes on where it was. A child has a process and an allocation of its own, which
-// outlive this runner: Host starts and finds them.
+// promises that an accepted child, and a child whose time has come, is started once, also when this process is killed
+// in between. A schedule goes on where it was. A child has a process and an allocation of its own, which outlive this
+// runner. Host starts and finds children.
 package children
 
 import (
@@ -283,7 +283,7 @@ func (r *runner) Validate(job *api.Job) error {
 	return nil
 }
 
-// Update gives the job another version, of which later children are. The times before now of its schedule are past.
+// Update gives the job another version, which later children run. Times of its schedule before now are past.
 func (r *runner) Update(_ context.Context, job *api.Job) error {
 	if r.ending.Err() != nil || r.Terminal() {
 		return fmt.Errorf("update: %w", interfaces.ErrTerminal)

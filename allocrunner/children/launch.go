@@ -24,8 +24,8 @@ const startTimeout = time.Minute
 // longestWait is how long the schedule waits without a look at the clock, which may have been set.
 const longestWait = time.Minute
 
-// mostBack is how far the clock may be set back so that the times that come again launch no second child, as those of
-// cron(8) don't. After a greater step, the schedule counts from then on.
+// mostBack is how far the clock may be set back without launching a second child for the times that come again, as in
+// cron(8). After a greater step, the schedule counts from the new time on.
 const mostBack = 3 * time.Hour
 
 // openRecord reads the record, or begins one.
@@ -47,7 +47,7 @@ func (r *runner) openRecord() (err error) {
 	return nil
 }
 
-// serve starts the children whose start was cut short, and then those of the schedule, until the runner ends.
+// serve starts the children whose start was cut short, and then the children of the schedule, until the runner ends.
 func (r *runner) serve(ctx context.Context) {
 	if r.host == nil {
 		<-r.ending.Done()
@@ -103,8 +103,8 @@ func (r *runner) describe(next time.Time) string {
 	}
 }
 
-// goOn does what an earlier process has left, and lets requests in. They wait until it has ended, since a dispatch that
-// is sent again must find the child that an earlier process has accepted.
+// goOn starts the children that an earlier process has accepted, and lets requests in. Requests wait until goOn has
+// ended, since a repeated dispatch must find the child that an earlier process has accepted.
 func (r *runner) goOn(ctx context.Context) {
 	r.starting.Lock()
 	defer r.starting.Unlock()
@@ -117,8 +117,8 @@ func (r *runner) goOn(ctx context.Context) {
 	r.host.Resume(ctx, r.Alloc())
 }
 
-// launchDue starts a child if a time of the schedule has come, or has been missed: one for all that were missed. It
-// returns the next time, zero for none.
+// launchDue starts a child if a time of the schedule has come or was missed: one child for all missed times. It returns
+// the next time, zero for none.
 func (r *runner) launchDue(ctx context.Context) (next time.Time) {
 	r.starting.Lock()
 	defer r.starting.Unlock()

@@ -19,9 +19,10 @@ const recordName = "launches.json"
 // maxRecord is more than the jobs that are being started can take.
 const maxRecord = 64 << 20
 
-// record is what outlives this process.
+// record is the state that outlives this process.
 type record struct {
-	// Since is the latest time of the schedule whose child was started or left out, at first when the job began.
+	// Since is the latest time of the schedule whose child was started or left out. At first it is the time at which the
+	// job began.
 	Since time.Time `json:"since,omitzero"`
 	// Starting are the children that are being started, each a job by the ID of its allocation.
 	Starting map[string]json.RawMessage `json:"starting,omitempty"`

@@ -15,7 +15,7 @@ type schedule struct {
 	location *time.Location
 }
 
-// scheduleOf returns the schedule of a job, an empty one for a job without one, or with one that is off.
+// scheduleOf returns the schedule of a job. It is empty for a job without a schedule, or whose schedule is off.
 func scheduleOf(job *api.Job) (schedule, error) {
 	p := job.Periodic
 	if !hasSchedule(job) {
@@ -53,7 +53,7 @@ func (s schedule) next(t time.Time) (first time.Time, err error) {
 	return first, nil
 }
 
-// mostMissed bounds the steps through times that were missed. Of more, not the latest one may be found.
+// mostMissed bounds the steps through missed times. Of more missed times, the latest may not be found.
 const mostMissed = 10_000
 
 // due returns the latest time of the schedule that is after since and not after now, zero for none, and the first time

@@ -1,9 +1,9 @@
-// Package claims keeps what the allocations of a data directory have for themselves, such as the instances of a device,
-// CPU cores, and volumes with one writer. No two holders have an exclusive claim of the same thing at a time.
+// Package claims keeps the claims of a data directory's allocations on things such as the instances of a device, CPU
+// cores, and volumes with one writer. No two holders have an exclusive claim on the same thing at a time.
 //
 // A holder is an allocation, by its ID. Its claims count while a process has the holder's lock, which the allocation's
-// keeper has as well as its agent, or while a process of a task runs. So an allocation that dies loses its claims only
-// when another one needs them. Until then the next process of the allocation finds them as they were.
+// keeper has as well as its agent, or while a process of a task runs. So a dead allocation loses a claim only when
+// another allocation needs the thing. Until then the next process of the dead allocation finds its claims unchanged.
 package claims
 
 import (
@@ -26,7 +26,7 @@ import (
 // Claim is one thing that a holder has.
 type Claim struct {
 	Kind   string `json:"kind"` // of the thing, such as "device"
-	Name   string `json:"name"` // of the thing, among those of its kind; an absolute path has all that is below it
+	Name   string `json:"name"` // of the thing, unique in its kind; an absolute path includes all paths below it
 	Shared bool   `json:"shared,omitempty"`
 	For    string `json:"for,omitempty"` // the task that has the thing; empty for the whole allocation
 
@@ -47,7 +47,7 @@ func within(name, other string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// HeldError: other holders have a thing.
+// HeldError means that other holders have a thing.
 type HeldError struct {
 	Claim   Claim
 	Holders []string
@@ -57,7 +57,7 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s %q is held by allocation %s", e.Claim.Kind, e.Claim.Name, strings.Join(e.Holders, " and "))
 }
 
-// ErrInvalid: a holder has no usable name.
+// ErrInvalid means that a holder has no usable name.
 var ErrInvalid = errors.New("invalid holder")
 
 // Table is the claims of a data directory.
@@ -106,7 +106,7 @@ func (t Table) Hold(name string) (_ *Holder, err error) {
 // Files returns the file that another process keeps open to hold the claims without this one.
 func (h *Holder) Files() []*os.File { return []*os.File{h.file} }
 
-// Claim adds a claim to those of the holder, unless it has that. Errors: *HeldError.
+// Claim adds a claim to the holder's claims, unless the holder has the claim already. Errors: *HeldError.
 func (h *Holder) Claim(c Claim) error {
 	c.Holder = h.name
 	return h.Change(func(own, _ []Claim) ([]Claim, error) {
@@ -117,9 +117,9 @@ func (h *Holder) Claim(c Claim) error {
 	})
 }
 
-// Change replaces the claims of the holder by those that choose returns, which gets them and those of all other holders
-// while no claim can change. With an error from choose, nothing changes. A damaged list of the holder is an empty one.
-// Errors: *HeldError.
+// Change replaces the holder's claims by the claims that choose returns. choose gets the claims of the holder and of
+// all other holders, and no claim can change meanwhile. If choose returns an error, nothing changes. A damaged list of
+// the holder counts as empty. Errors: *HeldError.
 func (h *Holder) Change(choose func(own, others []Claim) ([]Claim, error)) (err error) {
 	unlock, err := h.table.lock()
 	if err != nil {
@@ -215,7 +215,8 @@ func (t Table) lock() (unlock func() error, err error) {
 	return l.Release, nil
 }
 
-// others returns the claims of all holders but one: those that count, and by holder those that count no more.
+// others returns the claims of all holders but one: held are the claims that count, and dead, by holder, the claims
+// that count no more.
 func (t Table) others(self string) (held []Claim, dead map[string][]Claim, err error) {
 	entries, err := os.ReadDir(t.Dir)
 	if err != nil {

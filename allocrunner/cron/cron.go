@@ -7,11 +7,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Next returns the first time after a time at which an expression comes, in that time's zone; zero for none.
-//
-// It is what Nomad's api package returns, except around days that begin without a midnight because clocks change, as in
-// America/Havana. There, that package (cronexpr v1.1.3) may look for the day for ever. Next then looks at the clock on
-// the wall alone: a time that the clock leaves out does not come, and one that comes twice comes once.
+// Next returns the first time after a time at which an expression comes, in that time's zone; zero for none. The result
+// is that of Nomad's api package, except around days that begin without a midnight because clocks change, as in
+// America/Havana. Around such a day, that package (cronexpr v1.1.3) may search for ever. Next then reads only the clock
+// on the wall: a time that the clock leaves out does not come, and a time that the clock shows twice comes once.
 func Next(expression string, after time.Time) (time.Time, error) {
 	wall, err := next(expression, shown(after, time.UTC))
 	if err != nil || wall.IsZero() {
@@ -35,14 +34,14 @@ func next(expression string, after time.Time) (time.Time, error) {
 	return (&api.PeriodicConfig{Spec: &expression, SpecType: &kind}).Next(after)
 }
 
-// shown returns the time at which a clock in a zone shows what t shows. A time that no clock there shows is another
-// one.
+// shown returns the time at which a clock in a zone shows the date and time of t. If the clock never shows them, the
+// result is a time nearby.
 func shown(t time.Time, zone *time.Location) time.Time {
 	year, month, day := t.Date()
 	return time.Date(year, month, day, t.Hour(), t.Minute(), t.Second(), 0, zone)
 }
 
-// daysBegin reports whether each day from that of a time to the day after wall begins with a midnight in the time's
+// daysBegin reports whether each day, from the day of from to the day after wall, begins with a midnight in from's
 // zone.
 func daysBegin(from, wall time.Time) bool {
 	year, month, day := from.Date()

@@ -8,8 +8,8 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// attribute is a value as Nomad's devices have it: a whole number or another one, both perhaps with a unit, a truth or
-// a text.
+// attribute is a value of a device's attribute in Nomad: an integer or another number, each perhaps with a unit, a
+// boolean, or a text.
 type attribute struct {
 	int   *int64
 	float *float64
@@ -18,7 +18,7 @@ type attribute struct {
 	unit  string
 }
 
-// unit is what a number counts, in units of a dimension.
+// unit is a unit of a number, such as MB, as a multiple of its dimension's unit.
 type unit struct {
 	dimension string
 	size      *big.Rat
@@ -68,7 +68,7 @@ func thousands(i int) *big.Rat {
 	return new(big.Rat).SetInt(new(big.Int).Exp(big.NewInt(1000), big.NewInt(int64(i+1)), nil))
 }
 
-// parse reads a value: a number, perhaps with a unit, a truth, or else a text.
+// parse reads a value: a number, perhaps with a unit, a boolean, or else a text.
 func parse(text string) attribute {
 	number, name := text, ""
 	if end := strings.TrimRight(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/"); end != text {
@@ -92,7 +92,7 @@ func parse(text string) attribute {
 	return attribute{text: &text}
 }
 
-// rational returns a number in the units of its dimension; nil for none.
+// rational returns a number in its dimension's unit; nil for a value that is no number.
 func (a attribute) rational() *big.Rat {
 	r := new(big.Rat)
 	switch {
@@ -109,7 +109,7 @@ func (a attribute) rational() *big.Rat {
 	return r
 }
 
-// compare returns -1, 0 or 1, and for truths 0 or 1. It returns false for values of different kinds or dimensions.
+// compare returns -1, 0 or 1, and 0 or 1 for booleans. It returns false for values of different kinds or dimensions.
 func (a attribute) compare(b attribute) (int, bool) {
 	left, _ := unitOf(a.unit)
 	right, _ := unitOf(b.unit)

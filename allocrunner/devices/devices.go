@@ -171,7 +171,7 @@ func (d Device) split() (vendor, kind, name string) {
 	return parts[0], parts[1], parts[2]
 }
 
-// missing returns the first file of an instance that does not exist; empty if all do.
+// missing returns the first file of an instance that does not exist; empty if all exist.
 func (d Device) missing(i Instance) string {
 	for _, f := range []Files{i.Files, d.Files} {
 		for _, text := range f.Nodes {
@@ -208,7 +208,7 @@ func NodeResources(all []Device) []*api.NodeDeviceResource {
 	return list
 }
 
-// given is what a task gets with its devices.
+// given returns the variables, device files and mounts that a task gets with its devices.
 func given(all []Device, granted []*api.AllocatedDeviceResource) (env map[string]string, nodes []interfaces.Device,
 	mounts []interfaces.Mount) {
 	env = map[string]string{}

@@ -41,7 +41,7 @@ type Hook struct {
 // taskDevices are the files of a task's devices, and where events go.
 type taskDevices struct {
 	files     map[string]string // the path of a device file, with the device's name
-	missing   map[string]bool   // those that an event was about
+	missing   map[string]bool   // the files that an event has reported as missing
 	lifecycle interfaces.TaskLifecycle
 }
 
@@ -58,7 +58,8 @@ func New(cfg Config) *Hook { return &Hook{cfg: cfg, tasks: map[string]*taskDevic
 // Name returns the name of the hook.
 func (h *Hook) Name() string { return "devices" }
 
-// Ending does what Prerun does if a poststop task needs it: no other task starts any more.
+// Ending is Prerun for an ending allocation with a poststop task that needs devices or cores. No other task starts any
+// more.
 func (h *Hook) Ending(ctx context.Context, req *interfaces.RunnerPrerunRequest) error {
 	if !slices.ContainsFunc(req.Alloc.GetTaskGroup().Tasks, func(t *api.Task) bool {
 		return needs(t) && t.Lifecycle != nil && t.Lifecycle.Hook == api.TaskLifecycleHookPoststop
@@ -68,8 +69,9 @@ func (h *Hook) Ending(ctx context.Context, req *interfaces.RunnerPrerunRequest) 
 	return h.Prerun(ctx, req)
 }
 
-// Prerun reserves what the tasks ask for. A resumed allocation keeps what it had: its tasks may run. If nothing of the
-// allocation ran for a while, others may have taken that, and the tasks get other things.
+// Prerun reserves the devices and cores that the tasks ask for. A resumed allocation keeps its devices and cores,
+// because its tasks may run. If no process of the allocation ran for a while, other allocations may have taken them,
+// and the tasks get others.
 func (h *Hook) Prerun(_ context.Context, req *interfaces.RunnerPrerunRequest) error {
 	group := req.Alloc.GetTaskGroup()
 	if !Needs(group) {
@@ -196,7 +198,7 @@ func (t *taskHook) Stop(context.Context) error {
 // eventKind is the type of the events about a device.
 const eventKind = "Device"
 
-// watch has a task hear of its devices' files, and begins the watch of the directories of all of them.
+// watch begins to watch the directories of all devices' files, for events of the task, too.
 func (h *Hook) watch(task string, devices *taskDevices) {
 	if len(devices.files) == 0 {
 		return
@@ -253,7 +255,7 @@ func (h *Hook) look() {
 	h.lookLocked()
 }
 
-// lookLocked has an event for each file that has gone or come back.
+// lookLocked emits an event for each file that has gone or come back.
 func (h *Hook) lookLocked() {
 	for _, t := range h.tasks {
 		for _, path := range slices.Sorted(maps.Keys(t.files)) {

@@ -13,8 +13,7 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// operands are those of a device's constraints and affinities that are known here; of Nomad's, version and semver are
-// left out.
+// operands are the operators of a device's constraints and affinities: Nomad's, without version and semver.
 var operands = []string{"=", "==", "is", "!=", "not", "<", "<=", ">", ">=", "regexp", "set_contains",
 	"set_contains_all", "set_contains_any", "is_set", "is_not_set"}
 
@@ -119,7 +118,7 @@ func targetOf(target string, d *Device) (attribute, bool) {
 	return attribute{text: &text}, true
 }
 
-// holds reports whether a rule is kept by two values. A value that is not there is unequal to any other.
+// holds reports whether two values satisfy a rule. A missing value is unequal to any other.
 func holds(operand string, left, right attribute, hasLeft, hasRight bool) bool {
 	switch operand {
 	case "is_set":
@@ -164,7 +163,7 @@ func holds(operand string, left, right attribute, hasLeft, hasRight bool) bool {
 	return false
 }
 
-// set returns the elements of a text that has commas between them.
+// set returns the elements of a text, which commas separate.
 func set(text string) []string {
 	elements := strings.Split(text, ",")
 	for i, e := range elements {
@@ -176,7 +175,7 @@ func set(text string) []string {
 // ids stands for the IDs of a device's instances.
 const ids = "${device.ids}"
 
-// kept reports whether a device keeps a rule. An ID is a text, even if it looks like a number.
+// kept reports whether a device satisfies a rule. An ID is a text, even if it looks like a number.
 func kept(left, operand, right string, d *Device) bool {
 	x, hasX := targetOf(left, d)
 	y, hasY := targetOf(right, d)
@@ -189,7 +188,7 @@ func kept(left, operand, right string, d *Device) bool {
 	return holds(operand, x, y, hasX, hasY)
 }
 
-// matches reports whether a device is one that a request would take.
+// matches reports whether a device satisfies a request.
 func matches(r *api.RequestedDevice, d *Device) bool {
 	return named(r, d) && !slices.ContainsFunc(r.Constraints, func(c *api.Constraint) bool {
 		return !kept(c.LTarget, c.Operand, c.RTarget, d)
@@ -231,8 +230,8 @@ func score(r *api.RequestedDevice, d *Device) float64 {
 	return sum / total
 }
 
-// choose returns the instances for a request, of the device with the best score that has enough free ones, the first of
-// equal ones. It returns nil if no device has.
+// choose returns the instances for a request. Of the devices with enough free instances it takes the one with the best
+// score, the first of equal scores. It returns nil if no device has enough free instances.
 func choose(r *api.RequestedDevice, all []Device, free func(d *Device, i Instance) bool) *api.AllocatedDeviceResource {
 	var best *api.AllocatedDeviceResource
 	bestScore := math.Inf(-1)

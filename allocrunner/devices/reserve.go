@@ -21,10 +21,11 @@ const (
 	coreKind   = "core"
 )
 
-// ErrTaken: the machine has what a task asks for, but other allocations or tasks have it now, or its file is missing.
+// ErrTaken means that the machine has the devices or cores that a task asks for, but other allocations or tasks have
+// them now, or a device's file is missing.
 var ErrTaken = errors.New("not available now")
 
-// reservation chooses what the tasks of a group get while no claim can change.
+// reservation chooses the devices and cores for the tasks of a group, while no claim can change.
 type reservation struct {
 	devices []Device
 	cores   []int
@@ -57,7 +58,7 @@ func claimsOf(task string, granted []*api.AllocatedDeviceResource) (list []claim
 	return list
 }
 
-// grant gives a task things that nobody has.
+// grant gives a task devices and cores that nobody has.
 func (r *reservation) grant(task string, granted []*api.AllocatedDeviceResource) {
 	list := claimsOf(task, granted)
 	for _, c := range list {
@@ -67,7 +68,7 @@ func (r *reservation) grant(task string, granted []*api.AllocatedDeviceResource)
 	r.granted[task] = append(r.granted[task], granted...)
 }
 
-// keep gives a task its earlier devices and cores, if it asks for the same, and nobody else has them.
+// keep gives a task its earlier devices and cores, if the task asks for as many, and nobody else has them.
 func (r *reservation) keep(t *api.Task, had []*api.AllocatedDeviceResource) bool {
 	wanted, has := uint64(ptr.Deref(t.Resources.Cores)), uint64(0)
 	for _, d := range t.Resources.Devices {
@@ -169,7 +170,7 @@ func (r *reservation) explain(want *api.RequestedDevice) error {
 		"constraints; it offers %s", want.Name, count(want), some(names))
 }
 
-// some joins texts, but not very many.
+// some joins at most eight texts.
 func some(texts []string) string {
 	const most = 8
 	if more := len(texts) - most; more > 0 {

@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Networks returns the networks of a group, and then those that its tasks have in their resources, as jobs for Nomad
-// before 0.12 do. The label of a task's port gets the task's name before it: TASK/LABEL.
+// Networks returns the networks of a group, followed by the networks in its tasks' resources, which jobs for Nomad
+// before 0.12 have. The label of a task's port is prefixed with the task's name: TASK/LABEL.
 func Networks(group *api.TaskGroup) []*api.NetworkResource {
 	all := slices.Clone(group.Networks)
 	for _, t := range group.Tasks {

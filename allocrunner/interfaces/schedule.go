@@ -7,7 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// ScheduleState is what the schedule of a task, or an operator instead of it, says about the task: in the API's words.
+// ScheduleState says whether a task runs or pauses by its schedule, or by an operator's request. The values are the
+// API's.
 type ScheduleState string
 
 const (
@@ -27,7 +28,7 @@ const (
 	DetailSchedule = "schedule_state"
 )
 
-// ShownSchedule returns what a task's latest event about its schedule says.
+// ShownSchedule returns the state in a task's latest event about its schedule.
 func ShownSchedule(state *api.TaskState) ScheduleState {
 	if state == nil || state.State == "dead" {
 		return ScheduleRun
@@ -42,10 +43,10 @@ func ShownSchedule(state *api.TaskState) ScheduleState {
 
 // Pauser is a runner with tasks that may have a schedule.
 type Pauser interface {
-	// PauseState returns what holds for a task. Errors: ErrTaskNotFound.
+	// PauseState returns the present state of a task. Errors: ErrTaskNotFound.
 	PauseState(task string) (ScheduleState, error)
 	// SetPauseState makes a task pause or run whatever its schedule says; ScheduleRun makes it follow the schedule again.
-	// It returns when that is saved. Errors: ErrTaskNotFound, ErrTaskNotRunning if the task has ended, ErrNotSupported if
-	// it has no schedule, ErrStarting.
+	// It returns when the override is saved. Errors: ErrTaskNotFound, ErrTaskNotRunning if the task has ended,
+	// ErrNotSupported if the task has no schedule, ErrStarting.
 	SetPauseState(ctx context.Context, task string, override ScheduleState) error
 }

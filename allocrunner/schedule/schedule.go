@@ -14,14 +14,14 @@ import (
 	"taskapi/allocrunner/cron"
 )
 
-// Times are the times at which a task may run: the zero Times are all.
+// Times are the times at which a task may run. With the zero Times it may always run.
 type Times struct {
 	start        string // a cron expression with six fields: minute, hour, day, month, day of the week, year
 	hour, minute int    // of the end
 	location     *time.Location
 }
 
-// checkedDays is how many days of a schedule Parse compares the start and the end of.
+// checkedDays is the number of days whose start and end Parse compares.
 const checkedDays = 400
 
 // Parse reads a task's schedule block; nil has the zero Times. Errors: what is wrong with the block, and what would be
@@ -131,8 +131,8 @@ func (t Times) end(start time.Time) time.Time {
 	return time.Date(year, month, day, t.hour, t.minute, 0, 0, t.location)
 }
 
-// lastSecond returns the last second of a time's day, or of one that many days later. In some zones, days begin without
-// a midnight when clocks change.
+// lastSecond returns the last second of the day that is a number of days after a time's day. In some zones, days begin
+// without a midnight when clocks change.
 func (t Times) lastSecond(of time.Time, days int) time.Time {
 	year, month, day := of.Date()
 	return time.Date(year, month, day+days, 23, 59, 59, 0, t.location)

@@ -23,7 +23,7 @@ type Fleet interface {
 	Allocations(ctx context.Context) ([]*api.Allocation, uint64, error)
 }
 
-// nodes is GET /v1/nodes.
+// nodes answers GET /v1/nodes.
 func (h *handlers) nodes(ctx context.Context, r *route.Request) (route.Answer, error) {
 	if h.Fleet == nil || !r.Principal.Operator() {
 		return list.OfJob(listing, h.list)(ctx, r)
@@ -85,10 +85,10 @@ func (h *handlers) fleet(
 	}
 }
 
-// other is GET /v1/node/:node for another machine.
+// other answers GET /v1/node/:node for another machine.
 func (h *handlers) other(_ context.Context, n *api.Node) (any, error) { return h.otherNode(n), nil }
 
-// otherAllocations is GET /v1/node/:node/allocations for another machine.
+// otherAllocations answers GET /v1/node/:node/allocations for another machine.
 func (h *handlers) otherAllocations(ctx context.Context, n *api.Node) (any, error) {
 	all, _, err := h.Fleet.Allocations(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (h *handlers) otherAllocations(ctx context.Context, n *api.Node) (any, erro
 // otherNode returns another machine as Nomad's API has it.
 func (h *handlers) otherNode(n *api.Node) *wire.Node { return wire.NodeOf(whole(n), n.ModifyIndex, "") }
 
-// whole returns a machine's own description, with nothing that a client expects left out.
+// whole returns a machine's description with all fields that a client expects.
 func whole(n *api.Node) *api.Node {
 	if n.Attributes == nil {
 		n.Attributes = map[string]string{}

@@ -32,7 +32,7 @@ var archives = map[string]struct {
 	"gz": {"gz", false}, "bz2": {"bz2", false}, "xz": {"xz", false}, "zst": {"zst", false}, "zip": {"", false},
 }
 
-// archiveOf returns the type of an archive: the one of the option, or of the name; empty for none.
+// archiveOf returns the type of an archive by the option or, without the option, by the name; empty for no archive.
 func archiveOf(option, name string) (string, error) {
 	if option == "-" {
 		return "", nil
@@ -196,7 +196,7 @@ func (u *unpacker) check(bytes int64) error {
 	return nil
 }
 
-// entry notes another entry, and returns its name within the archive; empty for the directory itself.
+// entry counts another entry, and returns its name within the archive; empty for the directory itself.
 func (u *unpacker) entry(raw string) (string, error) {
 	if u.files++; u.files > u.limits.Files {
 		return "", fmt.Errorf("it has more than %d files, which the setting artifact.decompression_file_count_limit allows",

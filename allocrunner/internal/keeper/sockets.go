@@ -17,7 +17,7 @@ type socketCopies struct {
 	mu    sync.Mutex // guards the fields below
 	list  []drivers.HeldSocket
 	files []*os.File           // one for each
-	next  []drivers.HeldSocket // those that are to be handed over, with their tasks then; nil for none
+	next  []drivers.HeldSocket // the sockets to hand over, with their next tasks; nil for none
 }
 
 // replace closes the copies, and keeps others.
@@ -86,7 +86,7 @@ func (s *Supervisor) HandOver(sockets []drivers.HeldSocket) {
 	s.sockets.next = sockets
 }
 
-// finish closes the copies, and hands over those that are wanted.
+// finish hands over the wanted copies, and closes the others.
 func (c *socketCopies) finish(dir string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +118,7 @@ type Handed struct {
 	files []*os.File
 }
 
-// handed are those that nobody has taken yet.
+// handed are the sockets that nobody has taken yet.
 var handed = struct {
 	sync.Mutex
 	byDir map[string]*Handed

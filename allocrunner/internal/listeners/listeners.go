@@ -1,5 +1,5 @@
-// Package listeners keeps listening sockets for tasks: a task's process gets them, and so does its next one. While no
-// process runs, clients wait in the kernel's queue instead of being refused.
+// Package listeners keeps listening sockets for tasks. Each process of a task gets the same sockets. While no process
+// runs, clients wait in the kernel's queue instead of being refused.
 package listeners
 
 import (
@@ -36,14 +36,14 @@ type held struct {
 // New makes a Set. It opens nothing.
 func New(logger *slog.Logger) *Set { return &Set{logger: logger, held: map[drivers.Listener]*held{}} }
 
-// key is what two tasks must have in common to share a socket.
+// key returns the parts of a Listener that two tasks must have in common to share a socket.
 func key(l drivers.Listener) drivers.Listener {
 	l.Name = ""
 	return l
 }
 
-// Take returns the sockets that a task's next process gets, in their order, and closes those that only the process
-// before it had. The files stay the Set's. Errors: *drivers.StartError.
+// Take returns the sockets for a task's next process, in the order of want, and closes the sockets that only the
+// process before had. The files stay the Set's. Errors: *drivers.StartError.
 func (s *Set) Take(task string, want []drivers.Listener) ([]*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *Set) Take(task string, want []drivers.Listener) ([]*os.File, error) {
 	return files, nil
 }
 
-// openLocked returns a socket that works: the one that is held, or a new one.
+// openLocked returns a socket that works: the held socket, or a new one.
 func (s *Set) openLocked(l drivers.Listener) (*held, error) {
 	h := s.held[key(l)]
 	if h != nil && l.Network == "udp" {
@@ -117,7 +117,7 @@ func (s *Set) Sockets() (list []drivers.HeldSocket, files []*os.File) {
 	return list, files
 }
 
-// Adopt keeps copies of the sockets of another Set for its tasks, but those that this Set has.
+// Adopt keeps copies of another Set's sockets for their tasks, except sockets that this Set has already.
 func (s *Set) Adopt(list []drivers.HeldSocket, files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func dup(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// Drop closes the sockets that only this task wants: it has no further process.
+// Drop closes the sockets that only this task wants. The task has no further process.
 func (s *Set) Drop(task string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +188,8 @@ func (s *Set) Close() {
 	}
 }
 
-// watchLocked has a socket listen again soon after a process has shut it down. Without that it listens again for the
-// next process.
+// watchLocked makes a socket listen again soon after a process has shut it down. A socket that is not watched listens
+// again only for the next process.
 func (s *Set) watchLocked(f *os.File) {
 	if s.watch == nil {
 		fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)

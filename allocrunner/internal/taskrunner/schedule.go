@@ -26,7 +26,7 @@ func (r *Runner) lookAtSchedule(ctx context.Context) {
 	r.alarm.Reset(after)
 }
 
-// PauseState returns what holds for the task: its schedule's word, or an operator's.
+// PauseState returns the present state of the task, by its schedule or by an operator's request.
 func (r *Runner) PauseState() interfaces.ScheduleState { return r.record.stands().schedule }
 
 // SavedPauseState returns what held for a task when its state was saved.
@@ -35,7 +35,7 @@ func SavedPauseState(saved interfaces.SavedTask) interfaces.ScheduleState {
 }
 
 // SetPauseState makes the task pause or run whatever its schedule says, or follow the schedule again. It returns when
-// that is saved. Errors: interfaces.ErrNotSupported, interfaces.ErrTaskNotRunning.
+// the override is saved. Errors: interfaces.ErrNotSupported, interfaces.ErrTaskNotRunning.
 func (r *Runner) SetPauseState(ctx context.Context, override interfaces.ScheduleState) error {
 	return r.request(ctx, message{call: func(ctx context.Context) error {
 		switch {

@@ -26,8 +26,8 @@ import (
 const (
 	// changeWait is how long an allocation's process waits for a change before it answers: as long as it does.
 	changeWait = 10 * time.Minute
-	// resumeGrace is how long an allocation stays without a taskapi before it is resumed: its service manager, or another
-	// taskapi that takes it over, comes first.
+	// resumeGrace is how long an allocation stays without a taskapi before it is resumed, so that its service manager, or
+	// a takeover by another taskapi, comes first.
 	resumeGrace = 3 * time.Second
 	// mostResumes is how often in a row an allocation is resumed whose taskapi exits again within steadyTime.
 	mostResumes = 8
@@ -160,7 +160,7 @@ func (m *Machine) awaitChange(ctx context.Context, id string) {
 	}
 }
 
-// newTransport returns what connects to the operators' sockets. A URL's host is the allocation's ID.
+// newTransport returns a transport that connects to the operators' sockets. A URL's host is the allocation's ID.
 func newTransport(dir datadir.Dir) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {

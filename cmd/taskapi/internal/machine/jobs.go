@@ -26,13 +26,13 @@ import (
 	"taskapi/internal/ptr"
 )
 
-// exitUsage is the exit code of a command that has changed nothing, because what it was given is wrong.
+// exitUsage is the exit code of a command that has changed nothing, because its arguments or its job file are wrong.
 const exitUsage = 2
 
-// judgeTime is how long a registration waits for the command that carries it out, which first checks everything.
+// judgeTime is how long a registration waits for its command, which first checks everything.
 const judgeTime = 5 * time.Second
 
-// maxSaid bounds what is kept of a command's output.
+// maxSaid bounds how much of a command's output is kept.
 const maxSaid = 16 << 10
 
 // commandError is a command of this program that has failed.
@@ -43,8 +43,8 @@ type commandError struct {
 
 func (e *commandError) Error() string { return e.words }
 
-// command runs a command of this program to its end. The command goes on when this process is killed: what it writes
-// goes to a file in memory, not to a pipe, whose end would be the command's end, too.
+// command runs a command of this program to its end. The command writes to a file in memory, not to a pipe: when this
+// process is killed, a broken pipe would end the command.
 func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) error {
 	fd, err := unix.MemfdCreate("stderr", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -71,7 +71,7 @@ func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) err
 func (m *Machine) newCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...) // this very program, also when its file has been replaced
 	cmd.Args[0], cmd.Env = "taskapi", m.cfg.Environ
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to this process is not for what it starts
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to this process must not reach the command
 	return cmd
 }
 
@@ -151,8 +151,8 @@ func (m *Machine) carryOut(
 	return err
 }
 
-// awaitEnds returns the allocations of a job once none is being stopped: what ends takes no other version, and its name
-// is taken until then.
+// awaitEnds returns the allocations of a job once none is being stopped. An ending allocation takes no other version of
+// the job, and keeps its name until it has ended.
 func (m *Machine) awaitEnds(ctx context.Context, job *api.Job) ([]*api.Allocation, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -218,10 +218,10 @@ func (m *Machine) ask(ctx context.Context, alloc *api.Allocation) *api.Allocatio
 	return now
 }
 
-// settleTime bounds how long the end of a registration waits until this process has seen what a command has done.
+// settleTime bounds how long the end of a registration waits until this process has seen the command's changes.
 const settleTime = time.Second
 
-// settle brings what is known of a job's allocations up to date.
+// settle reads a job's running allocations again.
 func (m *Machine) settle(job *api.Job) {
 	ctx, cancel := context.WithTimeout(m.self.ctx, settleTime)
 	defer cancel()

@@ -71,7 +71,7 @@ type Machine struct {
 
 var _ machine.Machine = (*Machine)(nil)
 
-// entry is what is known of an allocation.
+// entry is the latest known state of an allocation.
 type entry struct {
 	alloc *api.Allocation // as its process answers, or as it was saved; once it has ended, what nameOf returns
 	ended bool
@@ -184,8 +184,8 @@ func nameOf(alloc *api.Allocation) *api.Allocation {
 		ClientStatus: alloc.ClientStatus, CreateTime: alloc.CreateTime}
 }
 
-// grow gives the machine its next index. It is a time in milliseconds, so that it also grows over restarts of this
-// process, and that no list of another process has it.
+// grow gives the machine its next index. The index is a time in milliseconds. So it also grows over restarts of this
+// process, and no list of another process has the same index.
 func (m *Machine) grow() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -302,7 +302,7 @@ func (m *Machine) read(ctx context.Context, selects func(*api.Allocation) bool) 
 	return all, nil
 }
 
-// again follows an allocation that has ended, and runs again under its ID.
+// again follows an allocation that had ended, and runs again under the same ID.
 func (m *Machine) again(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -350,7 +350,7 @@ func (m *Machine) Find(ctx context.Context, id string) (*machine.Found, error) {
 	return &machine.Found{Alloc: alloc}, nil
 }
 
-// set notes what is known of an allocation.
+// set stores the latest known state of an allocation.
 func (m *Machine) set(id string, alloc *api.Allocation, ended bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,7 +27,7 @@ type TLS struct {
 	config        *tls.Config
 }
 
-// Open reads the files, and returns what is wrong with them.
+// Open reads the files. Errors: what is wrong with the address or a file.
 func (t *TLS) Open() error {
 	if _, _, err := net.SplitHostPort(t.Address); err != nil {
 		return fmt.Errorf("%q is no address with a port: give one such as 192.0.2.1:4646", t.Address)
@@ -68,8 +68,8 @@ func (t *TLS) listen() (net.Listener, error) {
 // shakeTime bounds how long a client may take to show its certificate.
 const shakeTime = 10 * time.Second
 
-// mostShaking bounds the connections from one network that have not shown a certificate yet, so that one stranger
-// does not take all.
+// mostShaking bounds the connections from one network that have not shown a certificate yet, so that one stranger does
+// not take all connections.
 const mostShaking = 32
 
 // bounded returns connections whose clients have shown a certificate, and closes those that come while too many are

@@ -74,8 +74,8 @@ func keyID(jwk json.RawMessage) string {
 	return named.ID
 }
 
-// AllKeys returns a JWK set with the keys of this machine and of all that share the store. Other machines' keys are
-// left out while nobody knows whether they are still good, which is FreshTime after the store was last heard of.
+// AllKeys returns a JWK set with the keys of all machines that share the store. FreshTime after the last answer of the
+// store, other machines' keys are left out, since they may no longer be good.
 func AllKeys(ctx context.Context, store cluster.Store, own []byte) []byte {
 	var set keySet
 	if json.Unmarshal(own, &set) != nil {

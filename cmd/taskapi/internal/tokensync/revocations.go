@@ -1,7 +1,7 @@
-// Package tokensync keeps what decides about tokens the same on all machines that share a store: revocations, which
-// each machine keeps in its own list, too, and public keys, for those who verify tokens elsewhere. It trusts whatever
-// the store returns: the store seals its values, so only the machines of the cluster can have written them. No key of
-// another machine is trusted on the sockets of this one.
+// Package tokensync shares revocations and public keys between the machines that share a store. Each machine also keeps
+// the revocations in its own list. The public keys are for verifiers elsewhere: no machine trusts another machine's
+// keys on its own sockets. The package trusts the values that the store returns, because the store seals them, so only
+// machines of the cluster can have written them.
 package tokensync
 
 import (
@@ -28,7 +28,7 @@ const (
 	forgetAfter = time.Hour
 	batch       = 64 // operations of a transaction
 	// spreadTime is how long a process waits at most before it writes a rule that another process of this machine has
-	// added. Mostly it hears meanwhile that the store has the rule.
+	// added. Usually the other process has written the rule by then.
 	spreadTime = time.Second
 )
 
@@ -55,8 +55,8 @@ func newPauses() wake.Backoff {
 	return wake.Backoff{First: 200 * time.Millisecond, Last: 10 * time.Second}
 }
 
-// Run takes the rules of other machines into the list, and writes those of the list to the store, until ctx ends. While
-// the store is away, the list alone decides, and everything is made up for when the store is back.
+// Run takes the rules of other machines into the list, and writes the list's rules to the store, until ctx ends. While
+// the store is away, only the list decides. When the store is back, Run catches up.
 func (s *Revocations) Run(ctx context.Context) {
 	for pauses := newPauses(); ctx.Err() == nil; {
 		here := s.List.Changed()
@@ -182,7 +182,8 @@ func (s *Revocations) commit(ctx context.Context, txn *cluster.Txn) error {
 	return err
 }
 
-// ErrUnknownElsewhere: a revocation is in the list of this machine, and other machines do not know of it yet.
+// ErrUnknownElsewhere means that a revocation is in the list of this machine, and that other machines do not know of it
+// yet.
 var ErrUnknownElsewhere = errors.New("only this machine knows of the revocation")
 
 // Publish writes the rules of a list to the store, for a command that has just added one. Errors: ErrUnknownElsewhere.
