@@ -180,6 +180,14 @@ func (p *proof) until(what string, done func() bool) time.Duration {
 	return time.Since(began)
 }
 
+// untilStatus reads until the answer has a status; 0 stands for no answer.
+func (p *proof) untilStatus(what string, c *http.Client, uri string, want int) {
+	p.until(what, func() bool {
+		status, _, _ := do(c, "GET", uri, p.token, "")
+		return status == want
+	})
+}
+
 func (p *proof) startAgent() {
 	log, err := os.OpenFile(filepath.Join(p.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	p.must(err)
@@ -318,22 +326,13 @@ func (p *proof) run(job string) {
 		return err == nil
 	})
 	direct, gateway := client(p.path+"/web/secrets/api.sock"), client(p.path+"/alloc/taskapi/web/api.sock")
-	p.until("the gateway answers", func() bool {
-		status, _, _ := do(gateway, "GET", "/v1/services", p.token, "")
-		return status == 200
-	})
+	p.untilStatus("the gateway answers", gateway, "/v1/services", 200)
 	p.sameAnswers(direct, gateway)
 	p.sdk()
 	p.throughput()
 	p.must(syscall.Kill(p.gatewayTask(), syscall.SIGKILL))
-	p.until("the gateway is gone", func() bool {
-		status, _, _ := do(gateway, "GET", "/v1/services", p.token, "")
-		return status == 0
-	})
-	p.until("the gateway answers again", func() bool {
-		status, _, _ := do(gateway, "GET", "/v1/services", p.token, "")
-		return status == 200
-	})
+	p.untilStatus("the gateway is gone", gateway, "/v1/services", 0)
+	p.untilStatus("the gateway answers again", gateway, "/v1/services", 200)
 	p.promise(true, "a killed gateway comes back, on the same sockets")
 	p.counts()
 }
@@ -351,7 +350,8 @@ func (p *proof) sameAnswers(direct, gateway *http.Client) {
 		"/v1/evaluations", "/v1/agent/self", "/v1/job/none", "/v1/nothing", "/v1/jobs?pretty"} {
 		var was, is string
 		for range 20 { // the index of a job that has just begun goes on
-			if was, is = told(do(direct, "GET", uri, p.token, "")), told(do(gateway, "GET", uri, p.token, "")); was == is {
+			was, is = summary(do(direct, "GET", uri, p.token, "")), summary(do(gateway, "GET", uri, p.token, ""))
+			if was == is {
 				break
 			}
 			time.Sleep(100 * time.Millisecond)
@@ -371,8 +371,8 @@ func (p *proof) sameAnswers(direct, gateway *http.Client) {
 	p.promise(status == 403, "another task's token is refused (%d)", status)
 }
 
-// told returns what an answer says, as one text.
-func told(status int, header http.Header, text string) string {
+// summary returns an answer's status, type, index and content as one text.
+func summary(status int, header http.Header, text string) string {
 	var v any
 	if json.Unmarshal([]byte(text), &v) == nil { // Nomad's order of keys differs from answer to answer
 		if b, err := json.Marshal(v); err == nil {
@@ -479,10 +479,7 @@ func (p *proof) counts() {
 	p.gateway.Stderr = os.Stderr
 	p.must(p.gateway.Start())
 	g := client(p.dir + "/sockets/web/api.sock")
-	p.until("the second gateway answers", func() bool {
-		status, _, _ := do(g, "GET", "/v1/services", p.token, "")
-		return status == 200
-	})
+	p.untilStatus("the second gateway answers", g, "/v1/services", 200)
 
 	// 200 readers wait for one resource.
 	_, header, _ := do(g, "GET", variable, p.token, "")
@@ -578,16 +575,13 @@ func (p *proof) killUnderLoad(g *http.Client, counter *counted) {
 
 // revoke removes the key of the tokens while the gateway can't reach the agent.
 func (p *proof) revoke(g *http.Client, counter *counted) {
-	p.until("the agent answers", func() bool {
-		status, _, _ := do(g, "GET", variable, p.token, "")
-		return status == 200
-	})
+	p.untilStatus("the agent answers", g, variable, 200)
 	_ = counter.server.Close()
 	out, err := p.command("operator", "root", "keyring", "list", "-verbose")
 	p.must(err)
 	_, err = p.command("operator", "root", "keyring", "rotate", "-now")
 	p.must(err)
-	for _, line := range strings.Split(out, "\n")[1:] {
+	for _, line := range strings.Split(out, "\n")[1:] { // after the titles
 		if fields := strings.Fields(line); len(fields) > 0 {
 			_, err = p.command("operator", "root", "keyring", "remove", "-force", fields[0])
 			p.must(err)

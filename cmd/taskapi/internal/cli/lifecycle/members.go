@@ -150,7 +150,14 @@ func (s starts) start(ctx context.Context, parts []*part) {
 	}
 }
 
-// errNotStarted: a signal came first.
+// startAll starts members until ctx ends, each until its tasks have started.
+func startAll(ctx context.Context, parts []*part, flags *pflag.FlagSet) {
+	starts{
+		flags: flags, skip: func() bool { return ctx.Err() != nil }, done: (*part).started, after: func(*part) {},
+	}.start(ctx, parts)
+}
+
+// errNotStarted means that a signal came before the start.
 var errNotStarted = errors.New("not started")
 
 func each[T any](parts []T, do func(T)) {

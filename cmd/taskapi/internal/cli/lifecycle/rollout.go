@@ -378,11 +378,7 @@ func (r *rollout) errStopped(ctx context.Context, err error, before []*update) e
 
 // startMissing starts the members that are missing, and waits until they are healthy.
 func (r *rollout) startMissing(ctx context.Context) error {
-	starts{
-		flags: r.cmd.Flags(), skip: func() bool { return ctx.Err() != nil },
-		done:  func(p *part, alloc *api.Allocation) (bool, error) { return p.started(alloc) },
-		after: func(*part) {},
-	}.start(ctx, r.missing)
+	startAll(ctx, r.missing, r.cmd.Flags())
 	each(r.missing, func(p *part) {
 		if p.err = p.settled(ctx, p.err); p.err == nil {
 			p.err = r.awaitHealthy(ctx, p.target(), p.group)

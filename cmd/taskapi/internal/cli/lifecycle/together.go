@@ -171,11 +171,7 @@ func runsJob(ctx context.Context, t base.Target, job *api.Job) (bool, error) {
 
 // detachAll is run --all --detach. It prints the IDs in the order of the job.
 func detachAll(ctx context.Context, parts []*part, cmd *cobra.Command) error {
-	starts{
-		flags: cmd.Flags(), skip: func() bool { return ctx.Err() != nil },
-		done:  func(p *part, alloc *api.Allocation) (bool, error) { return p.started(alloc) },
-		after: func(*part) {},
-	}.start(ctx, parts)
+	startAll(ctx, parts, cmd.Flags())
 	var printErr error
 	for _, p := range parts {
 		if p.runs {
