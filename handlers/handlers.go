@@ -7,7 +7,7 @@
 // its own allocation and no other; that every answer has a bound in size and time; that the streams and upgraded
 // connections of a socket are few, with a bound for each frame, and end with the token that opened them; and that a
 // fault is a bare 500 to the client and one line in the log. It never checks a token, opens a socket, or runs a task:
-// those are parameters.
+// its Config has the parts that do.
 package handlers
 
 import (
@@ -74,31 +74,39 @@ type Config struct {
 	// SigningKeyID returns the ID of the key that signs new identities, shown in the allocation; nil for none.
 	SigningKeyID func() string
 
-	// Jobs takes other versions of the job; nil for none: PUT /v1/jobs and plans are then 404.
+	// Jobs takes other versions of the job. Without Jobs, PUT /v1/jobs and plans are 404.
 	Jobs jobs.Registrar
 
-	// History keeps the versions of the job; nil for none: the present one is then all that there is.
+	// History keeps the versions of the job. Without History, there is only the present version.
 	History jobs.History
 
-	// Parser reads and judges jobs; nil for none: POST /v1/jobs/parse and PUT /v1/validate/job are then 404.
+	// Parser reads and judges jobs. Without Parser, POST /v1/jobs/parse and PUT /v1/validate/job are 404.
 	Parser jobs.Parser
 
-	// Variables are those of all namespaces; nil for none: /v1/vars and /v1/var are then 501. TaskVariables returns
-	// them for a task of a job, whose writes leave room for the operator and for other jobs; nil for the same as
-	// Variables.
+	// Variables are the variables of all namespaces. Without Variables, /v1/vars and /v1/var are 501. TaskVariables
+	// returns the variables for a task of a job, whose writes leave room for the operator and for other jobs. Without
+	// TaskVariables, tasks get Variables.
 	Variables     variables.Store
 	TaskVariables func(namespace, job string) variables.Store
 
-	// Services are the registrations of services; nil for none: /v1/services and its siblings are then 404.
+	// Services are the registrations of services. Without Services, /v1/services and its siblings are 404.
 	Services services.Registry
 
 	// Fleet has the allocations and the machines that share a store, for the operator; nil for this machine alone.
 	Fleet Fleet
 
-	// Events are those of GET /v1/event/stream; nil for none: it is then 404.
+	// Events are the events of GET /v1/event/stream, which is 404 without Events.
 	Events *events.Log
 
 	machine *search.Machine // nil for the socket of one allocation
+}
+
+// keyID returns SigningKeyID, or a function that returns no ID.
+func (c Config) keyID() func() string {
+	if c.SigningKeyID != nil {
+		return c.SigningKeyID
+	}
+	return func() string { return "" }
 }
 
 // API answers requests for the allocations of one process, on any number of sockets.
@@ -115,14 +123,10 @@ func New(config Config) *API {
 // NewMachine returns an API for all allocations of a machine. Jobs, History and Events of the configuration are not
 // used.
 func NewMachine(config Config, of machine.Machine) *API {
-	keyID := config.SigningKeyID
-	if keyID == nil {
-		keyID = func() string { return "" }
-	}
 	made := new(machine.Evaluations)
 	config.machine = &search.Machine{Allocations: of.Allocations, Evaluations: made.All}
 	rows := machine.Routes(machine.Config{
-		Machine: of, Parser: config.Parser, Evaluations: made, KeyID: keyID,
+		Machine: of, Parser: config.Parser, Evaluations: made, KeyID: config.keyID(),
 	}, table(config))
 	return newAPI(config, router(), rows)
 }
@@ -130,8 +134,8 @@ func NewMachine(config Config, of machine.Machine) *API {
 // router finds the routes of every table of this process: a Config changes only what their handlers are.
 var router = sync.OnceValue(func() *route.Router { return route.NewRouter(table(Config{})) })
 
-// Prepare makes the tables that the first New and the first answer about an allocation need. A program can have it run
-// beside what it does before.
+// Prepare makes the tables that the first New and the first answer about an allocation need. A program can call Prepare
+// in a goroutine beside its other preparations.
 func Prepare() {
 	router()
 	_, _ = allocations.Encode(&api.Allocation{})
@@ -156,10 +160,7 @@ func newAPI(config Config, router *route.Router, rows []route.Route) *API {
 
 // table returns all routes, family by family, and then those that are absent.
 func table(c Config) []route.Route {
-	keyID := c.SigningKeyID
-	if keyID == nil {
-		keyID = func() string { return "" }
-	}
+	keyID := c.keyID()
 	evaluations := evaluations.New(func(e *api.Evaluation, of *api.Allocation) {
 		c.Events.AnnounceEvaluation(c.Allocs, e, of)
 	})
