@@ -29,6 +29,7 @@ import (
 	"taskapi/allocrunner/cluster/etcd"
 	"taskapi/allocrunner/cluster/etcd/client"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // Node is one etcd server.
@@ -151,16 +152,9 @@ func (n *Node) dir() string { return n.cmd[slices.Index(n.cmd, "--data-dir")+1] 
 func (n *Node) again(t testing.TB, from, to string) {
 	t.Helper()
 	n.Proc.Kill()
-	err := os.RemoveAll(to)
-	if err == nil {
-		err = os.CopyFS(to, os.DirFS(from))
-	}
-	if err == nil {
-		err = os.Chmod(to, 0o700)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.RemoveAll(to))
+	must.OK(t, os.CopyFS(to, os.DirFS(from)))
+	must.OK(t, os.Chmod(to, 0o700))
 	n.Run(t)
 	n.Ready(t)
 }
@@ -184,12 +178,9 @@ func (n *Node) Ready(t testing.TB) {
 // Signal sends a signal to the server. A server that gets SIGSTOP has stopped when Signal returns.
 func (n *Node) Signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
-	err := n.Proc.Process.Signal(s)
-	if err == nil && s == syscall.SIGSTOP {
-		err = unix.Waitid(unix.P_PID, n.Proc.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
-	}
-	if err != nil {
-		t.Fatal(err)
+	must.OK(t, n.Proc.Process.Signal(s))
+	if s == syscall.SIGSTOP {
+		must.OK(t, unix.Waitid(unix.P_PID, n.Proc.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil))
 	}
 }
 
@@ -213,9 +204,7 @@ func Leader(t testing.TB, nodes ...*Node) int {
 		err = json.NewDecoder(r.Body).Decode(&status)
 		r.Body.Close()
 		c.CloseIdleConnections()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, err)
 		names[i], leader = status.Header.Member, status.Leader
 	}
 	for i, name := range names {
@@ -240,10 +229,7 @@ type Proxy struct {
 // Through returns a proxy before a server. Its Client is the proxy's address.
 func Through(t testing.TB, n *Node) *Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	p := &Proxy{Node: Node{Client: l.Addr().String()}, to: n.Client, conns: map[net.Conn]struct{}{}}
 	var ended sync.WaitGroup
 	ended.Go(func() {
@@ -325,10 +311,7 @@ var given sync.Map
 func address(t testing.TB) string {
 	t.Helper()
 	for {
-		l, err := net.Listen("tcp", net.JoinHostPort(Host.String(), "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(net.Listen("tcp", net.JoinHostPort(Host.String(), "0")))(t)
 		l.Close()
 		if _, again := given.LoadOrStore(l.Addr().String(), true); !again {
 			return l.Addr().String()
