@@ -1,5 +1,5 @@
-// Package source reads the sources of artifacts, in the forms that Nomad takes, and tells whether one on this machine is
-// in a directory that the settings allow. It opens nothing.
+// Package source reads the sources of artifacts, in the forms that Nomad takes, and tells whether one on this machine
+// is in a directory that the settings allow. It opens nothing.
 package source
 
 import (
@@ -215,8 +215,8 @@ func (s *Source) check() error {
 	return err
 }
 
-// CheckDirs returns an error for a source on this machine that is in none of the directories, whatever links lead there.
-// dirs is the setting artifact.file_dirs. Errors: *fs.PathError when there is no such file.
+// CheckDirs returns an error for a source on this machine that is in none of the directories, whatever links lead
+// there. dirs is the setting artifact.file_dirs. Errors: *fs.PathError when there is no such file.
 func (s *Source) CheckDirs(dirs []string) error {
 	if s.URL.Scheme != "file" {
 		return nil

@@ -123,9 +123,11 @@ func TestTLS(t *testing.T) {
 		t.Errorf("got %+v", page)
 	}
 	for what, change := range map[string]func(*etcd.Settings){
-		"without a client certificate":    func(s *etcd.Settings) { s.TLSCertFile, s.TLSKeyFile = "", "" },
-		"without the server's authority":  func(s *etcd.Settings) { s.TLSCAFile = "" },
-		"with another host's certificate": func(s *etcd.Settings) { s.Address = "etcds://" + etcdtest.Through(t, node).Client },
+		"without a client certificate":   func(s *etcd.Settings) { s.TLSCertFile, s.TLSKeyFile = "", "" },
+		"without the server's authority": func(s *etcd.Settings) { s.TLSCAFile = "" },
+		"with another host's certificate": func(s *etcd.Settings) {
+			s.Address = "etcds://" + etcdtest.Through(t, node).Client
+		},
 	} {
 		wrong := s
 		change(&wrong)
