@@ -65,41 +65,53 @@ func TestRequestsWaitForAResumption(t *testing.T) {
 		},
 	}
 	for name, request := range requests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, cfg, _, state := leftRunning(t)
-			alloc, task := newSlow(), newSlow()
-			cfg.Saved = state.saved()
-			cfg.Hooks = []interfaces.RunnerHook{alloc}
-			cfg.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook {
-				return []interfaces.TaskHook{slowTask{task}}
-			}
-			r := begin(t, cfg)
-			ask := func() <-chan error { // returns when the request waits, or has been answered
-				waits := make(chan struct{})
-				answer := make(chan error, 1)
-				once := sync.OnceFunc(func() { close(waits) })
-				go func() {
-					defer once()
-					answer <- request(watchedContext{t.Context(), once}, r.runner)
-				}()
-				<-waits
-				return answer
-			}
-			<-alloc.called
-			answers := []<-chan error{ask()}
-			close(alloc.may)
-			<-task.called
-			if name == "exec" { // which needs what the hooks of the task give
-				answers = append(answers, ask())
-			}
-			close(task.may)
-			for _, answer := range answers {
-				if err := <-answer; err != nil {
-					t.Errorf("got %v", err)
-				}
-			}
-		})
+		t.Run(name, func(t *testing.T) { testRequestDuringAResumption(t, name, request, true) })
+		t.Run(name+", unsaved", func(t *testing.T) { testRequestDuringAResumption(t, name, request, false) })
+	}
+}
+
+// testRequestDuringAResumption requests something while a task is resumed, whose process the saved state has, or has not.
+func testRequestDuringAResumption(
+	t *testing.T, name string, request func(context.Context, interfaces.AllocRunner) error, saved bool,
+) {
+	t.Helper()
+	t.Parallel()
+	_, cfg, _, state := leftRunning(t)
+	alloc, task := newSlow(), newSlow()
+	cfg.Saved = state.saved()
+	if !saved {
+		main := cfg.Saved.Tasks["main"]
+		main.Phase, main.Handle = "starting", nil
+		cfg.Saved.Tasks["main"] = main
+	}
+	cfg.Hooks = []interfaces.RunnerHook{alloc}
+	cfg.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook {
+		return []interfaces.TaskHook{slowTask{task}}
+	}
+	r := begin(t, cfg)
+	ask := func() <-chan error { // returns when the request waits, or has been answered
+		waits := make(chan struct{})
+		answer := make(chan error, 1)
+		once := sync.OnceFunc(func() { close(waits) })
+		go func() {
+			defer once()
+			answer <- request(watchedContext{t.Context(), once}, r.runner)
+		}()
+		<-waits
+		return answer
+	}
+	<-alloc.called
+	answers := []<-chan error{ask()}
+	close(alloc.may)
+	<-task.called
+	if name == "exec" { // which needs what the hooks of the task give
+		answers = append(answers, ask())
+	}
+	close(task.may)
+	for _, answer := range answers {
+		if err := <-answer; err != nil {
+			t.Errorf("got %v", err)
+		}
 	}
 }
 

@@ -137,10 +137,10 @@ func (r *Runner) rejoin(ctx context.Context, run drivers.Run) {
 	if !r.resumption.ended {
 		r.prepareRunning(ctx)
 	}
-	close(r.rejoined)
 	if r.resumption.first != nil {
-		r.postFromEffect(r.resumption.first)
+		r.postFromEffect(r.resumption.first) // before the requests that wait: they need a process that is known to run
 	}
+	close(r.rejoined)
 	if _, begins := r.resumption.first.(started); !begins { // started is followed by a watch
 		r.watch(ctx, run)
 	}

@@ -175,6 +175,9 @@ func (r *Runner) Reset(ctx context.Context, reason string) error {
 // Restart replaces the process and returns when the old one is gone. Errors: interfaces.ErrTaskNotRunning, and
 // interfaces.ErrTerminal if the task was killed meanwhile.
 func (r *Runner) Restart(ctx context.Context, reason string) error {
+	if err := r.awaitFound(ctx); err != nil {
+		return err
+	}
 	return r.request(ctx, message{event: restartRequested{reason: reason}})
 }
 
@@ -234,6 +237,9 @@ func (r *Runner) Exec(ctx context.Context, command []string) (exitCode int, err 
 func (r *Runner) Signal(ctx context.Context, name string) error {
 	sig, err := signals.Parse(name)
 	if err != nil {
+		return err
+	}
+	if err := r.awaitFound(ctx); err != nil {
 		return err
 	}
 	return r.request(ctx, message{call: func(ctx context.Context) error { return r.signal(ctx, name, sig) }})
@@ -306,6 +312,17 @@ func (r *Runner) AwaitRejoined(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// awaitFound waits until a process that the saved state does not know is known to run. Errors: those of AwaitRejoined.
+func (r *Runner) awaitFound(ctx context.Context) error {
+	if r.resumption == nil {
+		return nil
+	}
+	if _, found := r.resumption.first.(started); !found {
+		return nil
+	}
+	return r.AwaitRejoined(ctx)
 }
 
 // Launched returns the arguments of the task's latest start, without the allocation, for a program that runs beside the
