@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -10,8 +11,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 // sleeper is a job that runs until it is stopped.
@@ -82,6 +88,36 @@ func TestOneRunGetsAName(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRunWaitsForTheExit of the taskapi that has an allocation of the name, which has ended. The test is that taskapi.
+func TestRunWaitsForTheExit(t *testing.T) {
+	t.Parallel()
+	l := datadir.Dir(shortDir(t))
+	killLeft(t, string(l))
+	held := must.Get(l.Lock(testAllocID, l.Store(version), slog.New(slog.DiscardHandler)))(t)
+	job := parsedJob(t, sleeper)
+	alloc := &api.Allocation{
+		ID: testAllocID, Name: "shop.web[0]", Namespace: "default", JobID: "shop", TaskGroup: "web", Job: job,
+		DesiredStatus: api.AllocDesiredStatusStop, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7,
+	}
+	must.OK(t, held.State().Put(interfaces.Saved{Alloc: alloc}))
+	p := startCommand(t, self(t), "run", "-d", "-data-dir", string(l), jobFile(t, sleeper))
+	ended := make(chan error, 1)
+	go func() { ended <- p.Wait() }()
+	looks := 0 // so many, that it has looked at the state as well
+	until(t, p, "it has the name", func() bool {
+		if opens(p.Process.Pid, l.Names()) {
+			looks++
+		}
+		return len(ended) > 0 || looks > 50
+	})
+	must.OK(t, held.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}))
+	must.OK(t, held.Close())
+	if err := <-ended; err != nil || strings.Contains(p.out.String(), testAllocID) {
+		t.Errorf("%v: %s", err, p.out)
+	}
+	taskapi(t, "stop", "--data-dir", string(l))
 }
 
 // TestNamesInEveryCommand gives an allocation's name, and its job file's, to each command that takes an allocation,

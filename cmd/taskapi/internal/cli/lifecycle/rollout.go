@@ -126,14 +126,18 @@ func (r *rollout) plan(ctx context.Context, running []base.Target, log *linewrit
 			if t.Alloc.Name != m.allocName {
 				continue
 			}
+			ended, err := awaitExit(ctx, t)
+			if err != nil {
+				return err
+			}
+			if ended {
+				continue
+			}
+			none = false
 			u, err := r.compare(ctx, t, m)
 			if err != nil {
 				return err
 			}
-			if u == nil {
-				continue
-			}
-			none = false
 			r.updates, allocs = append(r.updates, u), append(allocs, t.Alloc)
 		}
 		if none && !r.hasRun(m) {
@@ -178,8 +182,7 @@ func (r *rollout) number(running []base.Target) {
 	r.loaded.Job.Version, r.loaded.Job.SubmitTime = next.Version, next.SubmitTime
 }
 
-// compare asks the taskapi of a running allocation what the new version changes. It returns nil for one that has ended,
-// when its taskapi has exited: another one of its name can start then.
+// compare asks the taskapi of a running allocation what the new version changes.
 func (r *rollout) compare(ctx context.Context, t base.Target, m member) (*update, error) {
 	c := t.Client()
 	defer c.Close()
@@ -187,10 +190,6 @@ func (r *rollout) compare(ctx context.Context, t base.Target, m member) (*update
 	if found.Holder == client.Nobody {
 		return nil, fmt.Errorf("no taskapi runs %s, and nothing was changed: '%s' resumes it", t.Alloc.Name,
 			t.Layout.Command("takeover", output.ShortID(t.ID)))
-	}
-	if hasEnded(found) {
-		_, err := (&follow.Follower{Target: t, Quiet: true}).Follow(ctx)
-		return nil, err
 	}
 	if found.Holder != client.Serving {
 		return nil, t.ErrUnserved(found)

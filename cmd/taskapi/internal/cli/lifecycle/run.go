@@ -377,6 +377,9 @@ func (r *request) sameName(ctx context.Context) (left string, err error) {
 		}
 		c := t.Client()
 		found := c.Locate(ctx, client.Timeouts{})
+		if found.Holder == client.Changing { // it may have ended, and its taskapi not exited yet
+			found = c.Locate(ctx, client.Patient)
+		}
 		c.Close()
 		switch {
 		case found.Holder == client.Ended, found.Holder == client.Unreadable: // it has just ended

@@ -99,6 +99,13 @@ func (r *request) prepare(ctx context.Context, parts []*part) error {
 	held := map[string]bool{}          // groups that have their ports
 	version := &api.Job{Version: r.loaded.Job.Version, SubmitTime: new(time.Now().UnixNano())}
 	for _, t := range running {
+		ended, err := awaitExit(ctx, t)
+		if err != nil {
+			return err
+		}
+		if ended {
+			continue
+		}
 		held[t.Alloc.TaskGroup] = true
 		i := slices.IndexFunc(parts, func(p *part) bool { return p.allocName == t.Alloc.Name })
 		if i < 0 || r.options.Replace {

@@ -198,6 +198,19 @@ func hasEnded(found client.Location) bool {
 	return found.Holder == client.Serving && interfaces.Ended(found.Alloc) && !interfaces.Replaced(found.Alloc)
 }
 
+// awaitExit reports whether an allocation has ended, though that may not be saved yet. It waits until the taskapi of an
+// ended one has exited: another one of its name can start then.
+func awaitExit(ctx context.Context, t base.Target) (ended bool, err error) {
+	c := t.Client()
+	defer c.Close()
+	found := c.Locate(ctx, client.Patient)
+	if !hasEnded(found) {
+		return found.Holder == client.Ended, nil
+	}
+	_, err = (&follow.Follower{Target: t, Quiet: true}).Follow(ctx)
+	return true, err
+}
+
 // forNextStart says how tasks get what applies from their next start: an update of before may have made it in place.
 func (u *updater) forNextStart(l base.Layout) string {
 	if !u.restart {
