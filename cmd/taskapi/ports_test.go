@@ -93,7 +93,9 @@ const lowPortJob = `
 job "web" {
   group "g" {
     restart {
-      delay = "1s"
+      attempts = 10000
+      interval = "24h"
+      delay    = "1s"
     }
     network {
       port "p" {
