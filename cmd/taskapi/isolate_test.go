@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/cli"
+	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/disktest"
 	"taskapi/internal/must"
 )
@@ -48,7 +50,9 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 
 	second := startProcess(t, dir, file, "--isolate-users")
 	until(t, second, "it goes on", func() bool {
-		return strings.Contains(taskapi(t, "status", "--data-dir", dir), "]  running  ")
+		var out syncBuffer // while it starts, it may not answer
+		code := cli.Run(t.Context(), []string{"status", "--data-dir", dir}, testEnvironment(&out, &out))
+		return code == base.ExitOK && strings.Contains(out.String(), "]  running  ")
 	})
 	if !alive(pid) {
 		t.Errorf("the task has not run on:\n%s", second.out)

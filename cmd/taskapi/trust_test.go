@@ -267,10 +267,11 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 		!strings.HasPrefix(string(text), "taskapi_audit_lost_total 2\n") {
 		t.Errorf("the metrics, %v:\n%s", err, text)
 	}
-	if log := r.stderr.String(); !strings.Contains(log, "records are missing in the audit log") ||
-		!strings.Contains(log, "no space left on device") {
-		t.Errorf("the log has\n%s", log)
-	}
+	r.eventually("logged", func() bool {
+		log := r.stderr.String()
+		return strings.Contains(log, "records are missing in the audit log") &&
+			strings.Contains(log, "no space left on device")
+	})
 	if alloc, _, err = operator.Allocations().Info(testAllocID, nil); err != nil ||
 		alloc.TaskStates["other"].Restarts != 0 {
 		t.Errorf("%v: the signal was sent: %+v", err, alloc.TaskStates["other"])
