@@ -70,7 +70,7 @@ func TestRequestsWaitForAResumption(t *testing.T) {
 	}
 }
 
-// testRequestDuringAResumption requests something while a task is resumed, whose process the saved state has, or has not.
+// testRequestDuringAResumption requests something while a task is resumed. The saved state may not have its process.
 func testRequestDuringAResumption(
 	t *testing.T, name string, request func(context.Context, interfaces.AllocRunner) error, saved bool,
 ) {

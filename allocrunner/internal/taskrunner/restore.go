@@ -108,6 +108,8 @@ func (r *Runner) Restore(ctx context.Context, saved interfaces.SavedTask, task d
 	r.state = res.state
 	r.record.restore(saved, now)
 	r.record.set(r.state, now, armed(res.effects))
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.resumption = &res; res.process {
 		r.rejoined = make(chan struct{})
 	}

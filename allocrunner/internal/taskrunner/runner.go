@@ -80,15 +80,15 @@ type Runner struct {
 	alarm       *time.Timer // for the next look at the schedule
 	cancelStart context.CancelFunc
 	endStop     context.CancelFunc // ends the driver's Stop that is under way; nil while none is
-	// closed when the hooks have run for a process that outlived its runner; nil without one
-	rejoined   chan struct{}
-	resumption *resumption    // of a task that an earlier runner had; nil for a new one
-	waiters    []chan<- error // callers of Restart and Reset, answered when the old process is gone
-	effects    sync.WaitGroup
+	waiters     []chan<- error     // callers of Restart and Reset, answered when the old process is gone
+	effects     sync.WaitGroup
 
 	mu   sync.Mutex // guards the fields below
 	last launched
 	run  drivers.Run // the latest; nil before the first
+	// Written by Restore, before Run, which reads them without the lock:
+	resumption *resumption   // of a task that an earlier runner had; nil for a new one
+	rejoined   chan struct{} // closed when the hooks have run for a process that outlived its runner; nil without one
 }
 
 // launched holds the arguments of a task's latest start.
@@ -299,13 +299,14 @@ const rejoinWait = 10 * time.Second
 // AwaitRejoined waits until the hooks have run for a process that outlived its runner. Errors: interfaces.ErrStarting,
 // ctx's.
 func (r *Runner) AwaitRejoined(ctx context.Context) error {
-	if r.rejoined == nil {
+	_, rejoined := r.resumed()
+	if rejoined == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, rejoinWait, interfaces.ErrStarting)
 	defer cancel()
 	select {
-	case <-r.rejoined:
+	case <-rejoined:
 		return nil
 	case <-r.done:
 		return nil
@@ -316,13 +317,21 @@ func (r *Runner) AwaitRejoined(ctx context.Context) error {
 
 // awaitFound waits until a process that the saved state does not know is known to run. Errors: those of AwaitRejoined.
 func (r *Runner) awaitFound(ctx context.Context) error {
-	if r.resumption == nil {
+	res, _ := r.resumed()
+	if res == nil {
 		return nil
 	}
-	if _, found := r.resumption.first.(started); !found {
+	if _, found := res.first.(started); !found {
 		return nil
 	}
 	return r.AwaitRejoined(ctx)
+}
+
+// resumed returns how the task is resumed, and what is closed when the hooks have run for its process; nil for neither.
+func (r *Runner) resumed() (*resumption, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.resumption, r.rejoined
 }
 
 // Launched returns the arguments of the task's latest start, without the allocation, for a program that runs beside the
