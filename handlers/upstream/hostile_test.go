@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -107,6 +108,37 @@ func TestHostileAgent(t *testing.T) {
 	f.agent.says("HTTP/1.1 103 Early Hints\r\n\r\n" + ok + "Content-Length: 2\r\n\r\nab")
 	if got := f.raw("web", "GET /v1/agent/self HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: "+token+"\r\n\r\n"); got != 200 {
 		t.Errorf("before the answer comes a %d", got)
+	}
+}
+
+// TestAClosedConnection: an agent that closes a connection as it gets a request on it gets the request again, unless that
+// may change something.
+func TestAClosedConnection(t *testing.T) {
+	for request, want := range map[string]int{
+		"GET /v1/agent/self": 200, "HEAD /v1/agent/self": 200, "GET /v1/client/gc": 502, "PUT /v1/jobs": 502,
+	} {
+		t.Run(request, func(t *testing.T) {
+			f := newFixture(t)
+			var n atomic.Int64
+			f.agent.answers(func(w http.ResponseWriter, _ *http.Request) bool {
+				if n.Add(1) == 2 {
+					if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+						conn.Close()
+					}
+				}
+				return true
+			})
+			token := f.token("web", allocID)
+			method, path, _ := strings.Cut(request, " ")
+			for i, want := range []int{200, want} {
+				if a := f.do("web", method, path, token, ""); a.status != want {
+					t.Errorf("request %d: %+v, want status %d", i+1, a, want)
+				}
+			}
+			if got := n.Load(); (got == 3) != (want == 200) {
+				t.Errorf("the agent got %d requests", got)
+			}
+		})
 	}
 }
 

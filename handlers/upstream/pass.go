@@ -95,12 +95,12 @@ func (r *request) lost(err error) error {
 	return unavailable("the agent's answer was lost")
 }
 
-// once sends each request at most once. net/http would send some again when the connection that they were sent on
-// breaks, and a GET of Nomad's may be a change.
+// once sends each change at most once. net/http sends a GET again when the agent has closed the connection that the GET
+// was sent on, and a GET may be a change.
 type once struct{ *http.Transport }
 
 func (t once) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Body == nil && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+	if r.Body == nil && requestOf(r).change {
 		r.Body = struct{ io.ReadCloser }{http.NoBody} // a body that can't be had again; none is sent
 	}
 	return t.Transport.RoundTrip(r)
