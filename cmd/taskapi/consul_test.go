@@ -204,8 +204,8 @@ func TestConsul(t *testing.T) {
 		now, err := os.ReadFile(pid)
 		return err == nil && len(now) > 0 && !bytes.Equal(now, old)
 	})
-	until(t, first, "registered again", c.registered(testAllocID))
 	until(t, first, "both pass again", c.passing)
+	until(t, first, "registered again", c.registered(testAllocID)) // and not still, as before the restart
 
 	// A kill and an agent that is away, at once: nothing of the task ends, and nothing leaves Consul.
 	before := must.Read(t, pid)

@@ -502,6 +502,7 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/internal/cli/base": {
 		"allocrunner/cluster",
+		"allocrunner/cluster/claim", // how long tasks live without a renewal
 		"allocrunner/cluster/stores",
 		"allocrunner",
 		"allocrunner/datadir",
