@@ -111,8 +111,8 @@ func TestHostileAgent(t *testing.T) {
 	}
 }
 
-// TestAClosedConnection: an agent that closes a connection as it gets a request on it gets the request again, unless that
-// may change something.
+// TestAClosedConnection: an agent that closes a connection as it gets a request on it gets a read again, and a change
+// not.
 func TestAClosedConnection(t *testing.T) {
 	for request, want := range map[string]int{
 		"GET /v1/agent/self": 200, "HEAD /v1/agent/self": 200, "GET /v1/client/gc": 502, "PUT /v1/jobs": 502,

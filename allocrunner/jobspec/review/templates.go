@@ -96,7 +96,7 @@ func unconfigured(program render.Program) string {
 	return "no agent of Consul is configured: give its address with the setting consul.address or CONSUL_HTTP_ADDR"
 }
 
-// functions refuses a template in the job file that can't be read, and the functions that it names and that are not here.
+// functions refuses a template in the job file that can't be read, or that names functions which are not here.
 func (r *reviewer) functions(t *api.Template, hasVault bool) {
 	text := ptr.Deref(t.EmbeddedTmpl)
 	left, right := cmp.Or(ptr.Deref(t.LeftDelim), "{{"), cmp.Or(ptr.Deref(t.RightDelim), "}}")
