@@ -217,6 +217,37 @@ func TestARefusedClientThatLingersIsDropped(t *testing.T) {
 	}
 }
 
+// A client that has connected before the end is served, also when nobody had time to accept its connection.
+func TestConnectionsBeforeTheEndAreAccepted(t *testing.T) {
+	const before = 20
+	for {
+		path := filepath.Join(t.TempDir(), "api.sock")
+		l := newListener(t, socket.Config{Path: path})
+		for range before {
+			dial(t, path)
+		}
+		took := make(chan time.Duration)
+		go func() {
+			began := time.Now()
+			_ = l.Close() // newListener looks at its error
+			took <- time.Since(began)
+		}()
+		for _, err := os.Lstat(path); err == nil; _, err = os.Lstat(path) {
+			time.Sleep(time.Millisecond / 10)
+		}
+		accepted := 0
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			c.Close()
+			accepted++
+		}
+		if waited := <-took; accepted == before {
+			return
+		} else if waited < socket.BacklogTime { // otherwise this goroutine had no turn on a busy machine
+			t.Fatalf("%d of %d connections were accepted within %v", accepted, before, waited)
+		}
+	}
+}
+
 func TestUnknownPeersAreClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
 	// a place that is not given back is missed

@@ -21,5 +21,8 @@ const (
 	LingerTime  = lingerTime
 )
 
+// BacklogTime is how long Close waits until connections are accepted.
+const BacklogTime = backlogTime
+
 // ReadPeer is how a Listener reads credentials.
 var ReadPeer = readPeer

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 )
 
@@ -27,6 +28,8 @@ const (
 	maxLinger = 128
 	// maxDiscard bounds what is read from a refused client.
 	maxDiscard = 64 << 10
+	// backlogTime bounds how long Close waits until the connections that clients have made are accepted.
+	backlogTime = 100 * time.Millisecond
 	// warnEvery keeps a flood from filling the log.
 	warnEvery = time.Second
 )
@@ -178,8 +181,9 @@ func (l *Listener) warn(msg string, args ...any) {
 // Addr returns the path given to Listen.
 func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// Close stops listening, removes the socket file if it still belongs to this listener, and waits for the answers to
-// refused clients, half a second at most. Accepted connections stay open. Further calls return what the first did.
+// Close removes the socket file if it still belongs to this listener, and stops listening as soon as Accept has taken
+// the connections that were made before. It waits for that, and for the answers to refused clients, half a second at
+// most. Accepted connections stay open. Further calls return what the first did.
 func (l *Listener) Close() error {
 	l.closing.Do(func() { l.closeErr = l.close() })
 	return l.closeErr
@@ -192,10 +196,26 @@ func (l *Listener) close() (err error) {
 	} else {
 		// The file goes before the listener, so that no other process finds a file without a listener and takes it for stale.
 		err = l.dir.removeIf(filepath.Base(l.path), l.id)
+		for end := time.Now().Add(backlogTime); l.pending() && time.Now().Before(end); {
+			time.Sleep(backlogTime / 100)
+		}
 		err = errors.Join(err, l.inner.Close(), l.dir.Close())
 	}
 	l.refusals.Wait()
 	return err
+}
+
+// pending reports whether a client's connection waits to be accepted.
+func (l *Listener) pending() bool {
+	raw, err := l.inner.SyscallConn()
+	if err != nil {
+		return false
+	}
+	waiting := 0
+	err = raw.Control(func(fd uintptr) {
+		waiting, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	})
+	return err == nil && waiting > 0
 }
 
 // Stats counts connections since Listen, and those open now.
