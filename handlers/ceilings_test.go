@@ -263,13 +263,15 @@ func TestCutOff(t *testing.T) {
 }
 
 // TestSilentConnectionsDelayNoEnd: a server that stops waits for requests, and hardly for connections on which none has
-// come.
+// come, or only a part of a head.
 func TestSilentConnectionsDelayNoEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dial, stop := bubbled(t, newAlloc(t))
-		c := dial()
+		c, half := dial(), dial()
 		defer c.Close()
-		synctest.Wait() // it is read from now
+		defer half.Close()
+		must.Get(io.WriteString(half, "GET /v1/"))(t)
+		synctest.Wait() // both are read from now
 		start := time.Now()
 		stop()
 		if got := time.Since(start); got > 2*transport.SilentGrace { // net/http looks for the end of connections by a clock

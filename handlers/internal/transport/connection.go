@@ -85,6 +85,9 @@ func (c *Conn) enter(p phase) { c.state.Store(int64(p)<<tickBits | c.watchdog.ti
 
 func (c *Conn) phase() phase { return phase(c.state.Load() >> tickBits) }
 
+// expects reports whether a request's head has to come, or the rest of it. A request may follow on an idle connection.
+func (c *Conn) expects() bool { p := c.phase(); return p == arriving || p == reading }
+
 // Writing begins the time that the client has to take an answer, or a frame of a stream. Serving ends it: between the
 // frames of a stream no time runs.
 func (c *Conn) Writing() { c.enter(writing) }

@@ -85,9 +85,9 @@ type Socket struct {
 }
 
 // Serve answers requests on the listener until ctx ends or the listener fails, with the handler that handlerOf returns
-// for the socket. When ctx ends, requests under way have DrainTimeout to finish, and Serve returns nil. New connections
-// have SilentGrace for the head of a request. By its return, the listener is closed, and every goroutine and connection
-// is gone. Errors: the listener's, with its address.
+// for the socket. When ctx ends, requests under way have DrainTimeout to finish, heads that have not come whole have
+// SilentGrace, and Serve returns nil. The listener is closed and every goroutine and connection is gone by then.
+// Errors: the listener's, with its address.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, handlerOf func(*Socket) Handler) error {
 	background := context.WithoutCancel(ctx)
 	draining, drain := context.WithCancel(background)

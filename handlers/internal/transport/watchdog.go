@@ -114,13 +114,13 @@ func (d *watchdog) sweep(ctx context.Context) {
 	}
 }
 
-// awaitRequests gives new connections SilentGrace for a request's head, and closes those on which nothing has come.
+// awaitRequests gives connections SilentGrace for a request's head, and closes those on which it has not come whole.
 // net/http, once it shuts down, waits for heads for five seconds and answers none of them.
 func (d *watchdog) awaitRequests() {
 	for end := time.Now().Add(SilentGrace); d.expects() && time.Now().Before(end); {
 		time.Sleep(SilentGrace / 50)
 	}
-	d.cut(func(c *Conn) bool { return c.phase() == arriving })
+	d.cut((*Conn).expects)
 }
 
 // expects reports whether a request's head has not come whole on a connection.
@@ -128,7 +128,7 @@ func (d *watchdog) expects() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.open {
-		if p := c.phase(); p == arriving || p == reading {
+		if c.expects() {
 			return true
 		}
 	}
