@@ -143,6 +143,7 @@ func (m *Machine) carryOut(
 		return apierror.New(apierror.Invalid, failed.words)
 	}
 	if err != nil && starts { // a full disk, perhaps
+		_ = m.catchUpWithin(ctx, client.Brief) // OfJob fails, too
 		now, unread := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
 		if unread == nil && len(now) == len(all) {
 			return apierror.New(apierror.Unavailable, err.Error()).Because(err)

@@ -247,7 +247,10 @@ func (m *Machine) OfJob(ctx context.Context, namespace, job string) ([]*api.Allo
 }
 
 // catchUp looks for allocations that have begun just now: a client that has begun one finds it in the next answer.
-func (m *Machine) catchUp(ctx context.Context) error {
+func (m *Machine) catchUp(ctx context.Context) error { return m.catchUpWithin(ctx, client.Timeouts{}) }
+
+// catchUpWithin is catchUp with some time for allocations that are starting or ending.
+func (m *Machine) catchUpWithin(ctx context.Context, t client.Timeouts) error {
 	if err := m.look(m.self.ctx); err != nil {
 		return err
 	}
@@ -261,8 +264,8 @@ func (m *Machine) catchUp(ctx context.Context) error {
 	m.mu.Unlock()
 	for _, id := range unknown {
 		c := client.New(m.cfg.Dir, id)
-		if alloc, _, err := c.Allocation(ctx); err == nil {
-			m.set(id, alloc, false)
+		if found := c.Locate(ctx, t); found.Alloc != nil {
+			m.set(id, found.Alloc, found.Holder == client.Ended)
 		}
 		c.Close()
 	}

@@ -125,6 +125,30 @@ func TestRegisterWithoutRoom(t *testing.T) {
 	}
 }
 
+// TestRegisterWhatEndsAtOnce: a registration that has begun an allocation does not ask the client for another attempt,
+// also when the allocation is ending before anybody has seen it.
+func TestRegisterWhatEndsAtOnce(t *testing.T) {
+	m := newTest(t)
+	m.cfg.Environ = []string{"MACHINE_TEST_FAILS=the task failed to start"}
+	m.end(t, idOf(1), "job")
+	m.entries[idOf(1)] = &entry{}
+	leaving, err := m.cfg.Dir.Store("test").Acquire(idOf(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := m.Register(t.Context(), &api.Job{ID: new("job"), Namespace: new(api.DefaultNamespace)},
+		func([]*api.Allocation) error {
+			time.AfterFunc(100*time.Millisecond, func() { _ = leaving.Close() })
+			return nil
+		})
+	if err != nil {
+		t.Fatalf("it is refused: %v", err)
+	}
+	if err := <-result; err == nil || err.Error() != "the task failed to start" {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
 // told is a log that tells of each record.
 type told chan string
 
