@@ -218,3 +218,7 @@ type Lease interface {
 	// Close ends this process's hold.
 	Close() error
 }
+
+// Leaver is a Lease of a store that gives an absent holder time. After Leave, Close takes no entry away: they stay for
+// that time, in which another process may hold the lease.
+type Leaver interface{ Leave() }

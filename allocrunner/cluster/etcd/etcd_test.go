@@ -103,6 +103,25 @@ func TestValuesAreSealed(t *testing.T) {
 	}
 }
 
+// TestALeaseThatIsLeft: the entries of a process that leaves its lease stay, and end with the next process that holds
+// the lease.
+func TestALeaseThatIsLeft(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	first, next := open(t, nodes...), open(t, nodes...)
+	lease := clustertest.Hold(t, first, "alloc")
+	clustertest.Commit(t, first, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc")))
+	lease.(cluster.Leaver).Leave()
+	lease.Close()
+	if e := clustertest.Get(t, next, "s/1"); string(e.Value) != "one" {
+		t.Errorf("when it was left, there is %s", clustertest.Describe(e))
+	}
+	clustertest.Hold(t, next, "alloc").Close()
+	if e := clustertest.Get(t, next, "s/1"); e.ModifyIndex != 0 {
+		t.Errorf("when the next process has ended, there is %s", clustertest.Describe(e))
+	}
+}
+
 // TestAnEndedLeaseBeginsAgain: the entries of a lease that etcd has ended come back while its holder lives, except
 // those that were deleted before.
 func TestAnEndedLeaseBeginsAgain(t *testing.T) {

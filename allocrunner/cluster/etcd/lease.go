@@ -27,6 +27,8 @@ const (
 	mostAgain = 16
 	// endTime bounds how long etcd is asked which entries were there when a lease ended.
 	endTime = 2 * time.Second
+	// left is in the list of holders in place of a process that has left the lease to the next one.
+	left = "left"
 )
 
 // lease is this process's part in the lease of an owner.
@@ -44,6 +46,7 @@ type lease struct {
 	// core.mu guards the fields below.
 	users  int
 	record ownerRecord              // the latest that was read or written; zero before the first renewal
+	leaves bool                     // the entries stay for another process
 	gone   bool                     // somebody has deleted the owner's key of this record
 	fence  func() cluster.Condition // holds while the process may write; nil for always
 	kept   map[string][]byte        // the owner's entries, to write them again: found at the beginning, or written since
@@ -59,6 +62,13 @@ func (h hold) Owner() string { return h.owner }
 
 // Files returns none: the keeper can't hold the lease, which gives taskapi LeaseTTL to come back.
 func (h hold) Files() []*os.File { return nil }
+
+// Leave lets the entries stay when this process ends its part in the lease.
+func (h hold) Leave() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leaves = true
+}
 
 func (h hold) Close() error {
 	h.close()
@@ -217,7 +227,7 @@ func (l *lease) join(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		next.Holders = append(slices.Clone(next.Holders), l.id)
+		next.Holders = append(without(next.Holders, left), l.id)
 		done, now, err := l.write(ctx, next)
 		if done && !begins {
 			err = l.adopt(ctx, now)
@@ -311,6 +321,11 @@ func (l *lease) write(ctx context.Context, r ownerRecord) (done bool, now ownerR
 		now, err = l.openOwner(l.owner, answer.Responses[0].Range.KVs[0])
 	}
 	return false, now, err
+}
+
+// without returns the holders that are not id.
+func without(holders []string, id string) []string {
+	return slices.DeleteFunc(slices.Clone(holders), func(holder string) bool { return holder == id })
 }
 
 func newLeaseID() int64 {
@@ -417,13 +432,15 @@ func (l *lease) endOf(ctx context.Context, ended ownerRecord) (uint64, error) {
 	}
 }
 
-// end ends this process's part. The last one ends the lease, with its entries. If etcd is away, the lease ends by
-// itself.
+// end ends this process's part. The last one ends the lease, with its entries, or leaves them to another process. If etcd
+// is away, the lease ends by itself.
 func (l *lease) end() {
 	ctx, cancel := context.WithTimeout(l.core.ctx, lastPause)
 	defer cancel()
 	for record := l.record; record.Lease != 0; {
-		record.Holders = slices.DeleteFunc(slices.Clone(record.Holders), func(id string) bool { return id == l.id })
+		if record.Holders = without(record.Holders, l.id); l.leaves && len(record.Holders) == 0 {
+			record.Holders = []string{left}
+		}
 		done, now, err := l.write(ctx, record)
 		if done && len(record.Holders) == 0 {
 			_ = l.client.Revoke(ctx, record.Lease)

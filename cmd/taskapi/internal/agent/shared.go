@@ -51,13 +51,21 @@ func (s *wiring) holdLater(ctx context.Context) {
 		lease, err := s.cfg.Cluster.Hold(ctx, s.cfg.ID)
 		if err == nil {
 			<-ctx.Done()
-			_ = lease.Close() // it ends with the process at the latest
+			_ = s.letGo(lease) // it ends with the process at the latest
 			return
 		}
 		if wake.Sleep(ctx, leaseTimeout/2+rand.N(leaseTimeout)) != nil {
 			return
 		}
 	}
+}
+
+// letGo ends this process's hold of a lease. If the tasks run on, the lease is left to the next process.
+func (s *wiring) letGo(lease cluster.Lease) error {
+	if l, ok := lease.(cluster.Leaver); ok && s.runner != nil && !s.runner.Terminal() {
+		l.Leave()
+	}
+	return lease.Close()
 }
 
 // leases returns the lease that hold has taken, and the claims.

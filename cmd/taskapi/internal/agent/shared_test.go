@@ -10,6 +10,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/memory"
+	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 )
 
@@ -45,4 +46,37 @@ func TestHoldLater(t *testing.T) {
 			t.Errorf("after the end: got %v", err)
 		}
 	})
+}
+
+// leftLease notes whether it was left before it was closed.
+type leftLease struct {
+	cluster.Lease
+	left, closed bool
+}
+
+func (l *leftLease) Leave() { l.left = !l.closed }
+
+func (l *leftLease) Close() error {
+	l.closed = true
+	return nil
+}
+
+// terminal is a runner whose allocation has ended, or is left running.
+type terminal struct {
+	interfaces.AllocRunner
+	ended bool
+}
+
+func (r terminal) Terminal() bool { return r.ended }
+
+// TestLeaseOfWhatRunsOn: the lease of an allocation that is left running is left to the next process.
+func TestLeaseOfWhatRunsOn(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		lease := &leftLease{}
+		s := &wiring{lease: lease, runner: terminal{ended: ended}}
+		must.OK(t, s.close())
+		if !lease.closed || lease.left == ended {
+			t.Errorf("ended is %t: closed is %t, and left %t", ended, lease.closed, lease.left)
+		}
+	}
 }

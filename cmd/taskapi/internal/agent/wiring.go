@@ -341,7 +341,7 @@ func (s *wiring) flush() {
 func (s *wiring) close() error {
 	var err error
 	if s.lease != nil {
-		err = s.lease.Close()
+		err = s.letGo(s.lease)
 	}
 	if s.reader != nil {
 		s.reader.Close()
