@@ -68,17 +68,15 @@ func (s *Set) Take(task string, want []drivers.Listener) ([]*os.File, error) {
 // openLocked returns a socket that works: the held socket, or a new one.
 func (s *Set) openLocked(l drivers.Listener) (*held, error) {
 	h := s.held[key(l)]
-	if h != nil && l.Network == "udp" {
-		disconnect(h.file) // as an earlier process may have left it
-		return h, nil
-	}
+	var broken *os.File
 	if h != nil {
-		if _, err := ports.ListenAgain(h.file); err == nil {
+		if works(h.file, l.Network) {
 			return h, nil
 		}
-		s.closeLocked(h)
+		broken = h.file
+		defer s.closeLocked(&held{file: broken})
 	}
-	file, err := ports.Listen(l.Network, l.HostIP, l.Port)
+	file, err := ports.Listen(l.Network, l.HostIP, l.Port, broken)
 	if err != nil {
 		delete(s.held, key(l))
 		return nil, err
@@ -92,6 +90,21 @@ func (s *Set) openLocked(l drivers.Listener) (*held, error) {
 		s.watchLocked(file)
 	}
 	return h, nil
+}
+
+// works makes a socket as a process finds it first, whatever an earlier process has done, and reports whether that is
+// possible.
+func works(f *os.File, network string) bool {
+	if network != "udp" {
+		_, err := ports.ListenAgain(f)
+		return err == nil
+	}
+	poll := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLRDHUP}}
+	if n, _ := unix.Poll(poll, 0); n > 0 && poll[0].Revents&unix.POLLRDHUP != 0 {
+		return false // shut down, and nothing undoes that
+	}
+	disconnect(f)
+	return true
 }
 
 // disconnect makes a UDP socket take datagrams from everybody, if a process has connected it.

@@ -145,7 +145,9 @@ func TestUDP(t *testing.T) {
 	f := take(t, s, "a", l)[0]
 	stranger := &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 9}
 	must.OK(t, unix.Connect(int(f.Fd()), stranger))
-	take(t, s, "a", l)
+	if take(t, s, "a", l)[0] != f {
+		t.Error("it was opened again")
+	}
 	conn := must.Get(net.Dial("udp", address(l)))(t)
 	defer conn.Close()
 	must.Get(conn.Write([]byte("hello")))(t)
@@ -153,6 +155,33 @@ func TestUDP(t *testing.T) {
 	_ = unix.SetsockoptTimeval(int(f.Fd()), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60})
 	if n, _, err := unix.Recvfrom(int(f.Fd()), buf, 0); err != nil || string(buf[:n]) != "hello" {
 		t.Errorf("got %q, %v", buf[:max(n, 0)], err)
+	}
+}
+
+// TestShutDownUDP: nothing undoes that a task has shut a UDP socket down, so the next process has another one.
+func TestShutDownUDP(t *testing.T) {
+	t.Parallel()
+	s, l := newSet(t), free(t, "udp")
+	f := take(t, s, "a", l)[0]
+	if err := unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR); !errors.Is(err, unix.ENOTCONN) { // it is done all the same
+		t.Fatal(err)
+	}
+	_, copies := s.Sockets() // as taskapi has
+	defer drivers.CloseFiles(copies)
+	f = take(t, s, "a", l)[0]
+	conn := must.Get(net.Dial("udp", address(l)))(t)
+	defer conn.Close()
+	poll := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}
+	if n, err := unix.Poll(poll, 0); n != 0 || err != nil {
+		t.Errorf("without a datagram there is something to read: %x, %v", poll[0].Revents, err)
+	}
+	must.Get(conn.Write([]byte("hello")))(t)
+	if n, err := unix.Poll(poll, int(patience.Milliseconds())); n != 1 || err != nil {
+		t.Errorf("no datagram comes: %v", err)
+	}
+	if p, err := net.ListenPacket("udp", address(l)); err == nil {
+		p.Close()
+		t.Error("a stranger could take the port")
 	}
 }
 

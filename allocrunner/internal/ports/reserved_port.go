@@ -95,8 +95,9 @@ func explain(at netip.AddrPort, kind int, static bool, err error) error {
 const maxBacklog = 1 << 20
 
 // Listen opens a socket on an address and a port, such as 127.0.0.1:80, for others to use: "tcp" with the longest queue
-// that the kernel allows, or "udp". Errors: ErrTaken, ErrHostIP, ErrPermission.
-func Listen(network, hostIP string, port int) (*os.File, error) {
+// that the kernel allows, or "udp". broken is a socket there in place of which this one is opened, although other
+// processes have it, too; nil for none. Errors: ErrTaken, ErrHostIP, ErrPermission.
+func Listen(network, hostIP string, port int, broken *os.File) (*os.File, error) {
 	ip, err := parseHostIP(hostIP)
 	if err != nil {
 		return nil, err
@@ -114,6 +115,11 @@ func Listen(network, hostIP string, port int) (*os.File, error) {
 	}
 	if kind == unix.SOCK_STREAM { // connections of before may linger in TIME_WAIT
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	} else if broken != nil { // of the sockets of a UDP port, the latest gets the datagrams
+		for _, s := range []int{fd, int(broken.Fd())} {
+			err = errors.Join(err, unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+			defer func() { _ = unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) }() // for strangers
+		}
 	}
 	if err == nil {
 		err = unix.Bind(fd, sockaddr(at))
