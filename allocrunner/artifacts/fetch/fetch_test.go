@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -749,7 +750,7 @@ func TestALockOfAnotherUser(t *testing.T) {
 }
 
 // TestServersOfRepositories: a repository on a server gets no files of this machine as its submodules. Another server,
-// to which one redirects, gets no password.
+// to which one redirects, gets no password, and none leads from https to http.
 func TestServersOfRepositories(t *testing.T) {
 	t.Parallel()
 	needGit(t)
@@ -791,6 +792,17 @@ func TestServersOfRepositories(t *testing.T) {
 	source := "git::" + strings.Replace(first.URL, "://", "://user:secret-word@", 1) + "/plain/.git"
 	if text := p.get(fetch.Artifact{Source: source}); text != "" || got.Load() {
 		t.Errorf("after a redirection: %q; it got the password: %v", text, got.Load())
+	}
+	secure := httptest.NewTLSServer(first.Config.Handler)
+	t.Cleanup(secure.Close)
+	authority := filepath.Join(top, "authority.pem")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}
+	must.OK(t, os.WriteFile(authority, pem.EncodeToMemory(block), 0o644))
+	p = newPlace(t)
+	p.process.Env, p.process.Read = append(p.process.Env, "GIT_SSL_CAINFO="+authority), []string{authority}
+	text = p.get(fetch.Artifact{Source: "git::" + secure.URL + "/plain/.git"})
+	if !strings.Contains(text, "git: ") || strings.Contains(text, "certificate") {
+		t.Errorf("from https to http: %q", text)
 	}
 }
 

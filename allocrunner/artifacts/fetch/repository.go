@@ -144,6 +144,9 @@ func (r *repository) writeHgConfig() error {
 func (r *repository) gitEnv() ([]string, error) {
 	s := r.source
 	protocols := "https:http:ssh:git"
+	if s.URL.Scheme == "https" { // a server could redirect to http
+		protocols = "https:ssh:git"
+	}
 	if s.URL.Scheme == "file" { // a server's repository could name this machine's as its submodules
 		protocols += ":file"
 	}
