@@ -33,7 +33,8 @@ func (m *manager) concerns(q render.Query, key string) bool {
 	return ok && namespace == m.namespace && (q.Kind == render.Services || q.Kind == render.Service && q.Name == name)
 }
 
-// answer reads the answer to a query, and notes its changes from now on. Errors: *failure, the store's.
+// answer reads the answer to a query, and notes its changes from now on. Errors: *refusedError, the
+// store's.
 func (m *manager) answer(ctx context.Context, q render.Query) (render.Answer, error) {
 	m.mu.Lock()
 	m.asked[q] = false
@@ -64,9 +65,20 @@ func (m *manager) answer(ctx context.Context, q render.Query) (render.Answer, er
 	return answer, err
 }
 
-func refusal(q render.Query, why string) *failure {
-	name := q.String()
-	return &failure{fmt.Sprintf("Template failed: %s: %s", name[:min(len(name), mostCharacters)], why)}
+// refusedError is the end of a template because of a query. redact makes it a failure.
+type refusedError struct{ name, why string }
+
+func (r *refusedError) Error() string { return r.name + ": " + r.why }
+
+func refusal(q render.Query, why string) error { return &refusedError{q.String(), why} }
+
+// redact returns the error of an answer without the values that a name has from other answers.
+func redact(req render.Request, err error) error {
+	if r, ok := errors.AsType[*refusedError](err); ok {
+		name := req.Redact(r.name)
+		return &failure{fmt.Sprintf("Template failed: %s: %s", name[:min(len(name), mostCharacters)], req.Redact(r.why))}
+	}
+	return errors.New(req.Redact(err.Error()))
 }
 
 func (m *manager) read(ctx context.Context, q render.Query) (answer render.Answer, err error) {

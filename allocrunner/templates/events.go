@@ -30,8 +30,7 @@ type missingEvents struct {
 func (e *missingEvents) update(pending []*templateState) {
 	var missing []string
 	for _, t := range pending {
-		for _, q := range t.missing {
-			name := q.String()
+		for _, name := range t.missing {
 			missing = append(missing, name[:min(len(name), mostCharacters)])
 		}
 	}

@@ -63,7 +63,7 @@ type templateState struct {
 	file     interfaces.File
 	place    place
 	used     []render.Query
-	missing  []render.Query
+	missing  []string
 	rendered bool
 }
 
@@ -359,7 +359,7 @@ func (m *manager) render(ctx context.Context, templates []*templateState) ([]ren
 			}
 			answer, err := m.answer(ctx, q)
 			if err != nil {
-				return nil, err
+				return nil, redact(req, err)
 			}
 			if left -= answer.Size(); left < 0 {
 				return nil, &failure{fmt.Sprintf("Template failed: the templates of a task may read %d MiB together",
@@ -397,7 +397,7 @@ func (m *manager) render(ctx context.Context, templates []*templateState) ([]ren
 func (m *manager) write(templates []*templateState, results []render.Result) (written []*templateState, err error) {
 	for i, t := range templates {
 		r := results[i]
-		t.used, t.missing = r.Used, r.Missing
+		t.used, t.missing = r.Used, r.Names
 		if len(r.Missing) > 0 {
 			continue
 		}

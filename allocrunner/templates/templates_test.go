@@ -483,6 +483,16 @@ func TestWaitsForValues(t *testing.T) {
 	}
 }
 
+// TestWaitsForASecretName: an event about a missing value has no value of a variable in its name.
+func TestWaitsForASecretName(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("v", "a", secret)
+	r := s.run("sleep 1000", template("local/x", `{{ with nomadVar "v" }}{{ nomadVar .a.Value }}{{ end }}`, "noop"))
+	r.untilEvent("Template: Missing: nomad.var.block([redacted]@default.global)")
+	r.wantNoSecret()
+}
+
 // TestResume: another runner does not act on the task unless a value has changed meanwhile.
 func TestResume(t *testing.T) {
 	t.Parallel()
@@ -603,6 +613,9 @@ func TestFailures(t *testing.T) {
 		{"memory", `{{ $s := sprig_repeat 9000000000 "x" }}`, "MiB of memory"},
 		{"recursion", `{{ define "t" }}{{ executeTemplate "t" }}{{ end }}{{ template "t" }}`, "Template failed: "},
 		{"a secret in an error", `{{ with nomadVar "v" }}{{ parseInt .a.Value }}{{ end }}`, "[redacted]"},
+		{"a secret as a name", `{{ with nomadVar "v" }}{{ file .a.Value }}{{ end }}`,
+			"Template failed: file([redacted]): the path must be absolute"},
+		{"a changed secret", `{{ with nomadVar "v" }}{{ mustEnv (trimPrefix "s" .a.Value) }}{{ end }}`, "[redacted]"},
 		{"a file of the machine", `{{ file "/etc/passwd" }}`, "it is outside of the task's directory"},
 		{"a file above", `{{ file (print (env "NOMAD_TASK_DIR") "/../../../x") }}`, "it is outside of the task's directory"},
 		{"a relative file", `{{ file "local/x" }}`, "the path must be absolute"},

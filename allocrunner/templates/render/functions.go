@@ -158,7 +158,7 @@ func (e *execution) env(name string) string {
 func (e *execution) mustEnv(name string) (string, error) {
 	value, _ := e.lookUp(name)
 	if value == "" {
-		return "", fmt.Errorf("required environment variable %s is empty", name)
+		return "", fmt.Errorf("required environment variable %q is empty", name)
 	}
 	return value, nil
 }

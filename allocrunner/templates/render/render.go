@@ -61,7 +61,8 @@ type Result struct {
 	// Used are the queries of the template. Missing are the used queries that are not answered yet, and those whose answer
 	// has no value.
 	Used, Missing []Query
-	Error         string // without the values of variables
+	Names         []string // of Missing, as Redact leaves them
+	Error         string   // without the values of variables
 }
 
 // Kind is what a query is about.
@@ -242,6 +243,9 @@ func Render(req Request) Response {
 		e := execution{request: req, template: t, known: known}
 		output, err := e.run(&left)
 		result := Result{Output: output, Used: e.used, Missing: e.missing}
+		for _, q := range e.missing {
+			result.Names = append(result.Names, req.Redact(q.String()))
+		}
 		if err != nil {
 			result.Error = cmp.Or(t.Source, "(dynamic)") + ": " + e.redact(err.Error())
 		}
@@ -284,26 +288,47 @@ const redacted = "[redacted]"
 // many words.
 const shortSecret = 4
 
-// redact removes from an error all text that may come from a variable, a file or the environment: their values, and
-// text that a function has quoted or failed with, unless the template has the same text.
-func (e *execution) redact(words string) string {
+// Redact removes the known answers' values of variables, secrets and files from words, unless a template has the same
+// text.
+func (r Request) Redact(words string) string {
+	var text strings.Builder
+	for _, t := range r.Templates {
+		text.WriteString(t.Text + "\n")
+	}
+	return replaceValues(words, text.String(), func(add func(string)) {
+		for _, k := range r.Known {
+			k.Answer.secrets(add)
+		}
+	})
+}
+
+// replaceValues removes values from words that the text of a template does not have.
+func replaceValues(words, text string, each func(add func(string))) string {
 	var values []string
-	add := func(v string) {
-		if len(v) >= shortSecret && !strings.Contains(e.template.Text, v) {
+	each(func(v string) {
+		if len(v) >= shortSecret && strings.Contains(words, v) && !strings.Contains(text, v) {
 			values = append(values, v)
 		}
-	}
-	for _, answer := range e.known {
-		answer.secrets(add)
-	}
-	for _, entry := range e.request.Env {
-		_, v, _ := strings.Cut(entry, "=")
-		add(v)
-	}
+	})
 	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) }) // one may be part of another
 	for _, v := range values {
 		words = strings.ReplaceAll(words, v, redacted)
 	}
+	return words
+}
+
+// redact removes from an error all text that may come from a variable, a file or the environment: their values, and
+// text that a function has quoted or failed with, unless the template has the same text.
+func (e *execution) redact(words string) string {
+	words = replaceValues(words, e.template.Text, func(add func(string)) {
+		for _, answer := range e.known {
+			answer.secrets(add)
+		}
+		for _, entry := range e.request.Env {
+			_, v, _ := strings.Cut(entry, "=")
+			add(v)
+		}
+	})
 	const fail = "error calling sprig_fail: " // any text follows
 	if before, message, fails := strings.Cut(words, fail); fails && !strings.Contains(e.template.Text, message) {
 		words = before + fail + redacted
