@@ -79,6 +79,14 @@ func TestExamples(t *testing.T) {
 			}
 		})
 	}
+	t.Run("nomad-gateway without nomad", func(t *testing.T) {
+		prove := exec.CommandContext(t.Context(), "go", "run", "./nomad-gateway", "-nomad", filepath.Join(bin, "nomad"))
+		prove.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+		out, err := prove.CombinedOutput()
+		if err == nil || !strings.HasPrefix(string(out), "FAILED: fork/exec ") || strings.Contains(string(out), "panic") {
+			t.Errorf("%v:\n%s", err, out)
+		}
+	})
 	t.Run("services", func(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "./services.sh", bin).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "== done: ") {

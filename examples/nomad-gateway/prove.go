@@ -1,7 +1,7 @@
 // Command nomad-gateway proves what docs/gateway.md promises, with a real agent of Nomad: it starts one, runs
 // gateway.nomad.hcl on it, and prints what it measures. It needs root, and ends with 1 when a promise does not hold:
 //
-//	go run ./examples/nomad-gateway -nomad $(which nomad) -taskapi bin/taskapi
+//	go run ./examples/nomad-gateway -nomad nomad -taskapi bin/taskapi
 package main
 
 import (
@@ -192,11 +192,12 @@ func (p *proof) startAgent() {
 	log, err := os.OpenFile(filepath.Join(p.dir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	p.must(err)
 	defer log.Close()
-	p.agent = exec.Command(p.nomad, "agent", "-config", filepath.Join(p.dir, "agent.hcl"))
-	p.agent.Stdout, p.agent.Stderr = log, log
-	p.agent.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.must(p.agent.Start())
-	p.agents = append(p.agents, p.agent.Process.Pid)
+	agent := exec.Command(p.nomad, "agent", "-config", filepath.Join(p.dir, "agent.hcl"))
+	agent.Stdout, agent.Stderr = log, log
+	agent.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.must(agent.Start())
+	p.agent = agent
+	p.agents = append(p.agents, agent.Process.Pid)
 }
 
 // client returns a client on a socket.
@@ -472,12 +473,13 @@ func (p *proof) gatewayTask() int {
 func (p *proof) counts() {
 	counter := newCounted(filepath.Join(p.dir, "counted.sock"), p.path+"/web/secrets/api.sock")
 	p.must(counter.start())
-	p.gateway = exec.Command(p.taskapi, "gateway", "--upstream", "unix://"+counter.path, "--dir", p.dir+"/sockets",
+	gateway := exec.Command(p.taskapi, "gateway", "--upstream", "unix://"+counter.path, "--dir", p.dir+"/sockets",
 		"-o", "limits.waits=256", "-o", "limits.connections=512", "web")
-	p.gateway.Env = []string{"NOMAD_REGION=global", "NOMAD_NAMESPACE=default", "NOMAD_JOB_ID=gateway",
+	gateway.Env = []string{"NOMAD_REGION=global", "NOMAD_NAMESPACE=default", "NOMAD_JOB_ID=gateway",
 		"NOMAD_GROUP_NAME=app", "NOMAD_ALLOC_ID=" + p.alloc, "NOMAD_SECRETS_DIR=" + p.path + "/gateway/secrets"}
-	p.gateway.Stderr = os.Stderr
-	p.must(p.gateway.Start())
+	gateway.Stderr = os.Stderr
+	p.must(gateway.Start())
+	p.gateway = gateway
 	g := client(p.dir + "/sockets/web/api.sock")
 	p.untilStatus("the second gateway answers", g, "/v1/services", 200)
 
