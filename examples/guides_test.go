@@ -100,6 +100,22 @@ func TestGuides(t *testing.T) {
 	}
 }
 
+// TestGuidesShareEtcd: a reader follows one guide after another with one etcd, so each has a prefix for its own key.
+func TestGuidesShareEtcd(t *testing.T) {
+	pages := map[string]string{}
+	for page, text := range documents(t) {
+		for _, found := range regexp.MustCompile(`(?m)^ *address *= *"(etcd://.*)"$`).FindAllStringSubmatch(text, -1) {
+			if other := pages[found[1]]; other != "" {
+				t.Errorf("%s and %s have the address %s", page, other, found[1])
+			}
+			pages[found[1]] = page
+		}
+	}
+	if len(pages) < 2 {
+		t.Errorf("the guides have the addresses %q", pages)
+	}
+}
+
 func follow(t *testing.T, g guide, bin string, as *syscall.Credential) {
 	place := must.ShortDir(t)
 	text := documents(t)[filepath.Join(root, "docs", g.page+".md")]
