@@ -68,6 +68,10 @@ func TestExamples(t *testing.T) {
 			if err != nil {
 				t.Errorf("%v:\n%s", err, out)
 			}
+			if head, _, _ := strings.Cut(string(must.Read(t, file)), "job \""); !strings.Contains(head, " run ") &&
+				file != "nomad-gateway/gateway.nomad.hcl" {
+				t.Errorf("%s does not say how to run it", file)
+			}
 		})
 	}
 	for _, file := range []string{"batch.nomad.hcl", "identities.nomad.hcl", "ports.nomad.hcl"} {
@@ -75,6 +79,19 @@ func TestExamples(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "run", "-data-dir", t.TempDir(),
 				file).CombinedOutput()
 			if err != nil {
+				t.Errorf("%v:\n%s", err, out)
+			}
+		})
+	}
+	for _, file := range []string{"variables.nomad.hcl", "services-caller.nomad.hcl"} {
+		t.Run("stop "+file, func(t *testing.T) {
+			program, data := filepath.Join(bin, "taskapi"), must.ShortDir(t)
+			out, err := exec.CommandContext(t.Context(), program, "run", "-d", "-data-dir", data, file).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v:\n%s", err, out)
+			}
+			out, err = exec.CommandContext(t.Context(), program, "stop", "-data-dir", data).CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "Terminated        Exit Code: 143, Signal: 15") {
 				t.Errorf("%v:\n%s", err, out)
 			}
 		})

@@ -7,7 +7,8 @@
 job "caller" {
   group "g" {
     task "caller" {
-      driver = "raw_exec"
+      driver      = "raw_exec"
+      kill_signal = "SIGTERM" # a shell that waits for curl takes no SIGINT
 
       identity {
         env = true

@@ -1,12 +1,13 @@
-# A task that follows a variable of its job: write it with
+# A task that follows a variable of its job, and says at once that it was written. It needs /bin/sh, grep and curl.
 #
+#   taskapi run -d examples/variables.nomad.hcl
 #   printf hunter2 | taskapi var put -force nomad/jobs/variables password=-
-#
-# and the task says so at once. It needs /bin/sh, grep and curl.
+#   taskapi logs
 job "variables" {
   group "group" {
     task "reader" {
-      driver = "raw_exec"
+      driver      = "raw_exec"
+      kill_signal = "SIGTERM" # a shell that waits for curl takes no SIGINT
       identity {
         env = true
       }
