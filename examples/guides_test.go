@@ -154,7 +154,7 @@ func follow(t *testing.T, g guide, bin string, as *syscall.Credential) {
 	command.Dir = place
 	command.Env = []string{"HOME=" + place, "PATH=" + filepath.Join(place, "bin") + ":" + bin + ":" +
 		os.Getenv("PATH"), "PLACE=" + place}
-	if as == nil || strings.Contains(text, "$TASKAPI_DATA_DIR") { // root's own data directory is the machine's
+	if as == nil && !strings.Contains(text, "\nexport TASKAPI_DATA_DIR=") { // root's own data directory is the machine's
 		command.Env = append(command.Env, "TASKAPI_DATA_DIR="+filepath.Join(place, "data"))
 	}
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: as}
