@@ -241,9 +241,9 @@ func HandedArgs(args []string) ([]string, error) {
 const detachedFlag = "--detached"
 
 // background executes this program again, in a session of its own, without a terminal and with an allocation's log as
-// its output, and returns when done is satisfied. If the process exits before that, background prints its output, and
-// the command exits with its code. The process inherits name, the lock on the allocation's name, which is then closed
-// here; nil for none.
+// its output, and returns when done is satisfied. It prints the process's warnings until then or, if the process exits
+// before that, its output, and then the command exits with its code. The process inherits name, the lock on the
+// allocation's name, which is then closed here; nil for none.
 func background(ctx context.Context, t base.Target, w base.Environment, args []string, name *os.File,
 	done func(*api.Allocation) (bool, error)) error {
 	dir, err := makeAllocDir(t)
@@ -287,7 +287,7 @@ func background(ctx context.Context, t base.Target, w base.Environment, args []s
 		}
 		return errors.Join(said(log, before, w.Stderr), err)
 	}
-	return nil
+	return start.Warnings(io.NewSectionReader(log, before, maxLog), w.Stderr)
 }
 
 func makeAllocDir(t base.Target) (string, error) {

@@ -1,7 +1,9 @@
 package start
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -83,4 +85,17 @@ func FailedStart(state *api.TaskState) *api.TaskEvent {
 		return nil
 	}
 	return e
+}
+
+// Warnings prints the warnings in the log of a process in the background, which one in the foreground prints itself.
+func Warnings(log io.Reader, out io.Writer) error {
+	lines := bufio.NewScanner(log)
+	for lines.Scan() {
+		if line := lines.Text(); strings.HasPrefix(line, "time=") && strings.Contains(line, " level=WARN ") {
+			if _, err := fmt.Fprintln(out, line); err != nil {
+				return err
+			}
+		}
+	}
+	return lines.Err()
 }
