@@ -133,16 +133,19 @@ func givenFlags(cmd *cobra.Command, without ...string) []string {
 type startError struct {
 	alloc  *api.Allocation
 	task   string
-	reason string
+	reason *api.TaskEvent
 }
 
 func (e *startError) Error() string {
 	goesOn := "continues under its restart policy"
-	if interfaces.Ended(e.alloc) {
+	switch {
+	case e.reason.FailsTask || e.reason.Type == api.TaskFailedValidation:
+		goesOn = "fails: the task is not started again"
+	case interfaces.Ended(e.alloc):
 		goesOn = "has ended: it is " + e.alloc.ClientStatus
 	}
-	return fmt.Sprintf("task %q failed to start: %s\nallocation %s %s", e.task, linewriter.OneLine(e.reason), e.alloc.ID,
-		goesOn)
+	return fmt.Sprintf("task %q failed to start: %s\nallocation %s %s", e.task,
+		linewriter.OneLine(e.reason.DisplayMessage), e.alloc.ID, goesOn)
 }
 
 // tasksStarted reports whether every main task of an allocation has started, or waits for what a template reads, or
@@ -157,7 +160,7 @@ func tasksStarted(alloc *api.Allocation, lost map[string]*api.TaskState) (bool, 
 		paused = paused || interfaces.ShownSchedule(alloc.TaskStates[task.Name]).Pauses()
 		started, failure := startOf(alloc.TaskStates[task.Name], lost[task.Name])
 		if failure != nil {
-			return false, &startError{alloc, task.Name, failure.DisplayMessage}
+			return false, &startError{alloc, task.Name, failure}
 		}
 		all = all && (started || task.Lifecycle != nil)
 	}
