@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -122,5 +123,42 @@ func TestContributing(t *testing.T) {
 		if folder := filepath.Dir(pkg); !named[pkg] && !named[folder] && !named[filepath.Dir(folder)] {
 			t.Errorf("CONTRIBUTING.md names neither %s nor a folder around it", pkg)
 		}
+	}
+}
+
+// TestBraces: what docs/jobfiles.md says to write for a shell and for curl comes to a task as they want it.
+func TestBraces(t *testing.T) {
+	text := strings.ReplaceAll(documents(t)[filepath.Join(root, "docs", "jobfiles.md")], "\n", " ")
+	said := regexp.MustCompile("Write `(.+?)` and `(.+?)` in `env`, and `(.+?)` and `(.+?)` in `config`")
+	write := said.FindStringSubmatch(text)
+	if write == nil {
+		t.Fatal("docs/jobfiles.md does not say what to write")
+	}
+	job := fmt.Sprintf(`job "braces" {
+  type = "batch"
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      env {
+        IN_ENV = "%s %s"
+      }
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "printf '%%s\\n' \"$IN_ENV\" '%s %s'"]
+      }
+    }
+  }
+}`, write[1], write[2], write[3], write[4])
+	data := must.ShortDir(t)
+	file := filepath.Join(t.TempDir(), "braces.nomad.hcl")
+	must.OK(t, os.WriteFile(file, []byte(job), 0o600))
+	program := filepath.Join(programs(t), "taskapi")
+	if out, err := exec.CommandContext(t.Context(), program, "run", "-data-dir", data, file).CombinedOutput(); err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	const want = "t | ${VAR#prefix} %{http_code}\n"
+	out := must.Get(exec.CommandContext(t.Context(), program, "logs", "-data-dir", data).Output())(t)
+	if string(out) != want+want {
+		t.Errorf("the task has\n%s, not\n%s", out, want+want)
 	}
 }
