@@ -27,6 +27,8 @@ const (
 	headTime = 5 * time.Second
 	idleTime = 90 * time.Second // more than the usual time between two scrapes
 	endTime  = 3 * time.Second  // for the answers that are under way at the end
+	// silentTime is for the first request on a connection at the end. net/http would wait for the request until endTime.
+	silentTime = 200 * time.Millisecond
 )
 
 // socketMode lets everybody connect who can enter the socket's directory, since everybody can connect to a TCP address.
@@ -93,6 +95,7 @@ type Listener struct {
 type conn struct {
 	net.Conn
 	listener *Listener
+	asked    bool // a request has come; guarded by listener.mu
 }
 
 // Close closes the connection.
@@ -149,7 +152,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{inner, l}
+	c := &conn{Conn: inner, listener: l}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= l.most {
@@ -186,6 +189,7 @@ func (l *Listener) tracked(handler http.Handler) http.Handler {
 	set := func(c *conn, busy bool) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		c.asked = true
 		if _, open := l.open[c]; open {
 			l.mark(c, busy)
 		}
@@ -216,6 +220,7 @@ func (l *Listener) Serve(ctx context.Context, server *http.Server, logger *slog.
 		<-ctx.Done()
 		within, end := context.WithTimeout(context.Background(), endTime)
 		defer end()
+		defer time.AfterFunc(silentTime, l.closeSilent).Stop()
 		if server.Shutdown(within) != nil {
 			_ = server.Close() // a client that still reads has had its time
 		}
@@ -224,6 +229,17 @@ func (l *Listener) Serve(ctx context.Context, server *http.Server, logger *slog.
 		return err
 	}
 	return nil
+}
+
+// closeSilent closes the connections on which no request has come.
+func (l *Listener) closeSilent() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open {
+		if !c.asked {
+			_ = c.Conn.Close() // net/http then closes c
+		}
+	}
 }
 
 // NamesThisMachine reports whether a request's Host may be this machine: an IP address, or localhost. A web page whose

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"taskapi/internal/must"
 )
@@ -141,6 +142,28 @@ func TestTheOldestRequestGivesWay(t *testing.T) {
 		if !c.answered() {
 			t.Error("a later one is cut off")
 		}
+	}
+}
+
+// TestSilentConnectionsDelayNoEnd: the end waits for requests, and hardly for connections on which none has come.
+func TestSilentConnectionsDelayNoEnd(t *testing.T) {
+	l := must.Get(Listen(must.Get(ParseAddress("127.0.0.1:0"))(t), 3))(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- l.Serve(ctx, &http.Server{Handler: http.NotFoundHandler()}, slog.New(slog.DiscardHandler))
+	}()
+	dial(t, l)
+	must.Get(io.WriteString(dial(t, l), "GET / HTTP"))(t)
+	last := dial(t, l)
+	last.send("GET", "/")
+	must.Get(http.ReadResponse(bufio.NewReader(last), nil))(t).Body.Close() // the others were accepted before
+	began := time.Now()
+	cancel()
+	must.OK(t, <-ended)
+	if took := time.Since(began); took >= endTime {
+		t.Errorf("the end took %v, want %v", took, silentTime)
 	}
 }
 
