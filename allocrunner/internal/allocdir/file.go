@@ -2,6 +2,7 @@ package allocdir
 
 import (
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -51,12 +52,18 @@ func openParent(allocDir, top, relPath string, to owner) (at handle, name string
 	if at, err = openTop(allocDir); err != nil {
 		return handle{}, "", err
 	}
+	whole, err := openTop(allocDir)
+	if err != nil {
+		at.Close()
+		return handle{}, "", err
+	}
+	defer whole.Close()
 	names := strings.Split(filepath.Join(filepath.Base(top), clean), string(filepath.Separator))
 	last := len(names) - 1
 	for i, name := range names[:last] {
 		next, err := at.open(name)
 		if i > 0 && errors.Is(err, fs.ErrNotExist) { // but the top directory itself is there
-			next, err = at.ensure(spec{name, 0o755, to, atCreation, nil})
+			next, err = whole.makeIn(at, spec{name, 0o755, to, atCreation, nil})
 		}
 		at.Close()
 		if err != nil {
@@ -65,6 +72,35 @@ func openParent(allocDir, top, relPath string, to owner) (at handle, name string
 		at = next
 	}
 	return at, names[last], nil
+}
+
+// makeIn makes a directory in another one, where a task may exchange directories at any time: a directory that somebody
+// else has put there keeps its owner. So the new directory is made, and gets its owner, in h, where no task can make
+// anything.
+func (h handle) makeIn(to handle, s spec) (handle, error) {
+	name := s.name
+	s.name = "." + rand.Text()
+	made, err := h.ensure(s)
+	if err == nil {
+		if err = unix.Renameat(h.FD, s.name, to.FD, name); err != nil {
+			made.Close()
+			_ = unix.Unlinkat(h.FD, s.name, unix.AT_REMOVEDIR)
+		}
+	}
+	path := filepath.Join(to.Path, name)
+	switch s.name = name; {
+	case err == nil:
+		made.Path = path
+		return made, nil
+	case errors.Is(err, fs.ErrExist), errors.Is(err, unix.ENOTDIR): // also for ENOTEMPTY
+		return to.open(name)
+	case errors.Is(err, unix.EXDEV): // a driver has mounted it there
+		return to.ensure(s)
+	}
+	if about, ok := errors.AsType[*fs.PathError](err); ok {
+		err = about.Err
+	}
+	return handle{}, &fs.PathError{Op: "mkdir", Path: path, Err: err}
 }
 
 // ErrNoLink means that something else is in the place of a link.

@@ -2,10 +2,12 @@ package allocdir_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"taskapi/allocrunner/interfaces"
@@ -78,6 +80,43 @@ func TestWriteFileFollowsNoLink(t *testing.T) {
 	}
 	if got, _ := os.ReadFile(victim); string(got) != "intact" {
 		t.Errorf("the link's target holds %q", got)
+	}
+}
+
+// TestWriteFileWhereATaskExchangesDirectories: a directory of another task, put in the place of one that is being made,
+// keeps its owner.
+func TestWriteFileWhereATaskExchangesDirectories(t *testing.T) {
+	proctest.NeedRoot(t)
+	dir := newTask(t, stranger)
+	data := filepath.Join(dir.SharedDir, "data")
+	others, place := filepath.Join(data, "others"), filepath.Join(data, "x")
+	must.OK(t, errors.Join(os.Mkdir(others, 0o700), os.WriteFile(others+"/secret", nil, 0o644),
+		os.Chown(others, 4242, 4242)))
+	open := must.Get(os.Open(others))(t)
+	defer open.Close()
+	var exchanging sync.WaitGroup
+	defer exchanging.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	exchanging.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				_ = errors.Join(os.Rename(others, place), os.Rename(place, others)) // either may fail
+			}
+		}
+	})
+	for i := range 1000 {
+		err := allocdir.WriteHookFile(dir, stranger, interfaces.File{Path: "data/x/f", Shared: true, Data: []byte("f")})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if st := must.Get(open.Stat())(t).Sys().(*syscall.Stat_t); st.Uid != 4242 {
+			t.Fatalf("after %d files, the other task's directory belongs to user %d", i+1, st.Uid)
+		}
+		_ = errors.Join(os.Remove(place+"/f"), os.Remove(place)) // not the other task's, which has a file
 	}
 }
 
