@@ -143,19 +143,32 @@ func Link(dir interfaces.TaskDir, relPath, target string, user interfaces.User) 
 }
 
 // RemoveUnfinished removes files that a killed process was writing in an allocation directory and in its tasks' secrets
-// directories. No other process may be writing there.
+// directories. No other process may be writing there. No link is followed.
 func RemoveUnfinished(allocDir string) {
-	root, err := os.OpenRoot(allocDir) // links of a task can't lead out of it
+	removeUnfinished(allocDir)
+	secrets, _ := filepath.Glob(filepath.Join(allocDir, "*", SecretsName))
+	for _, path := range secrets {
+		removeUnfinished(allocDir, filepath.Base(filepath.Dir(path)), SecretsName)
+	}
+}
+
+func removeUnfinished(allocDir string, below ...string) {
+	at, err := openTop(allocDir)
+	for _, name := range below {
+		if err != nil {
+			return
+		}
+		var next handle
+		next, err = at.open(name)
+		at.Close()
+		at = next
+	}
 	if err != nil {
 		return
 	}
-	defer root.Close()
-	secrets, _ := filepath.Glob(filepath.Join(allocDir, "*", "secrets"))
-	for _, path := range append(secrets, allocDir) {
-		name, _ := filepath.Rel(allocDir, path)
-		if dir, err := root.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0); err == nil {
-			atomicfile.RemoveLeftovers(dir, "")
-			dir.Close()
-		}
+	defer at.Close()
+	if dir, err := os.Open(at.Proc()); err == nil {
+		atomicfile.RemoveLeftovers(dir, "")
+		dir.Close()
 	}
 }

@@ -120,6 +120,30 @@ func TestWriteFileWhereATaskExchangesDirectories(t *testing.T) {
 	}
 }
 
+// TestRemoveUnfinished: a task's link leads to no file of another task.
+func TestRemoveUnfinished(t *testing.T) {
+	dir := newTask(t, self())
+	other := must.Get(allocdir.BuildTask(dir.AllocDir, "other", self()))(t)
+	const name = "/.token.ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	left := []string{dir.AllocDir + name, other.SecretsDir + name}
+	kept := []string{other.LocalDir + name, other.SecretsDir + "/token"}
+	for _, path := range append(left, kept...) {
+		must.OK(t, os.WriteFile(path, nil, 0o600))
+	}
+	must.OK(t, errors.Join(os.Remove(dir.SecretsDir), os.Symlink("../other/local", dir.SecretsDir)))
+	allocdir.RemoveUnfinished(dir.AllocDir)
+	for _, path := range left {
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	for _, path := range kept {
+		if _, err := os.Lstat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestWriteFileInTheWay(t *testing.T) {
 	dir := newTask(t, self())
 	must.OK(t, errors.Join(os.Mkdir(dir.SecretsDir+"/token", 0o700), os.WriteFile(dir.LocalDir+
