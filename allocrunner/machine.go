@@ -49,7 +49,7 @@ func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []re
 		}
 		config, env := unresolved(alloc, t, user, node)
 		for _, problem := range config {
-			add(review.Warning, "config", problem+" The task fails to start"+unlessMeta(fmt.Sprint(t.Config))+".")
+			add(review.Warning, "config", problem)
 		}
 		for _, problem := range env {
 			add(review.Warning, "env", problem)

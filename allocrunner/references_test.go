@@ -28,7 +28,7 @@ func TestReferencesThatNothingResolves(t *testing.T) {
 	}
 	task.Config["args"] = []any{
 		"${NOMAD_PORT_http} ${NOMAD_ALLOC_DIR} ${attr.cpu.arch} ${meta.mine} ${GOOD} ${NOMAD_TOKEN} ${HOME} " +
-			"${upper(NOMAD_ALLOC_ID)}", "${NOMAD_PORT_https}", "${meta.none}",
+			"${upper(NOMAD_ALLOC_ID)}", "${NOMAD_PORT_https}", "${meta.none}", "%{http_code}", "${GOOD#x}",
 	}
 	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{{
 		Name: new("g"), Tasks: []*api.Task{task},
@@ -48,6 +48,11 @@ func TestReferencesThatNothingResolves(t *testing.T) {
 			`meta apply).`,
 		`config: Unsupported attribute: This object does not have an attribute named "none". In config args[2]. The task ` +
 			`fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node meta apply).`,
+		`config: Invalid template control keyword: "http_code" is not a valid template control keyword. In config ` +
+			`args[3]. The task fails to start. For a shell's own braces, write $$${ and %%%{.`,
+		`config: Unclosed template interpolation sequence: There is no closing brace for this interpolation sequence ` +
+			`before the end of the file. This might be caused by incorrect nesting inside the given expression. In ` +
+			`config args[4]. The task fails to start. For a shell's own braces, write $$${ and %%%{.`,
 		`env: ATTR refers to ${attr.kernel.nam}, which does not exist: it stays as it is written`,
 		`env: PORT refers to ${NOMAD_PORT_https}, which does not exist: it stays as it is written`,
 		`env: TOKEN refers to ${NOMAD_TOKEN_bank}, which does not exist: it stays as it is written`,

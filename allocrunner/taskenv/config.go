@@ -21,6 +21,7 @@ import (
 // text is that of Nomad's Failed Validation event, with the position of each problem.
 type ConfigError struct {
 	Problems []string // one sentence each, never empty
+	Syntax   []string // those of them that no environment can solve
 }
 
 func (e *ConfigError) Error() string {
@@ -40,7 +41,7 @@ func (e *Env) EvalConfig(config map[string]any) (map[string]any, error) {
 	ev := evaluator{env: e}
 	out, _ := ev.value("", config).(map[string]any)
 	if len(ev.problems) > 0 {
-		return nil, &ConfigError{Problems: ev.problems}
+		return nil, &ConfigError{Problems: ev.problems, Syntax: ev.syntax}
 	}
 	return out, nil
 }
@@ -59,6 +60,7 @@ type evaluator struct {
 	env      *Env
 	ctx      *hcl.EvalContext // nil before the first template: most configurations have none
 	problems []string
+	syntax   []string // those of templates that can't be read
 }
 
 // value evaluates the strings in v. at is its position, for errors.
@@ -89,7 +91,10 @@ func (ev *evaluator) template(at, s string) any {
 	}
 	expr, diags := hclsyntax.ParseTemplate([]byte(s), at, hcl.InitialPos)
 	if diags.HasErrors() {
-		return ev.fail(at, diags)
+		before := len(ev.problems)
+		ev.fail(at, diags)
+		ev.syntax = append(ev.syntax, ev.problems[before:]...)
+		return nil
 	}
 	if ev.ctx == nil {
 		ev.ctx = &hcl.EvalContext{Variables: ev.env.variables(), Functions: functions}
