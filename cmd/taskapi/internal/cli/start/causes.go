@@ -1,7 +1,6 @@
 package start
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"strings"
@@ -89,13 +88,16 @@ func FailedStart(state *api.TaskState) *api.TaskEvent {
 
 // Warnings prints the warnings in the log of a process in the background, which one in the foreground prints itself.
 func Warnings(log io.Reader, out io.Writer) error {
-	lines := bufio.NewScanner(log)
-	for lines.Scan() {
-		if line := lines.Text(); strings.HasPrefix(line, "time=") && strings.Contains(line, " level=WARN ") {
-			if _, err := fmt.Fprintln(out, line); err != nil {
+	text, err := io.ReadAll(log)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "time=") && strings.Contains(line, " level=WARN ") {
+			if _, err := io.WriteString(out, line); err != nil {
 				return err
 			}
 		}
 	}
-	return lines.Err()
+	return nil
 }

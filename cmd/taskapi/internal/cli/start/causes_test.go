@@ -2,12 +2,14 @@ package start
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/must"
 )
 
 func TestCausesOfAnAllocationThatIsNotHealthy(t *testing.T) {
@@ -32,5 +34,17 @@ func TestCausesOfAnAllocationThatIsNotHealthy(t *testing.T) {
 	if got := WithCauses((base.Layout{Dir: datadir.Dir(t.TempDir())}), alloc, checks,
 		errors.New("it is not")).Error(); got != want {
 		t.Errorf("%q\nwant %q", got, want)
+	}
+}
+
+// TestWarnings: warnings are found among events and other lines, also after a long one.
+func TestWarnings(t *testing.T) {
+	const warning = "time=2026-11-27T05:22:42.177Z level=WARN msg=\"the store is away\"\n"
+	log := "05:22:42.1  t           Killing           Template failed: " + strings.Repeat("x", 1<<20) + "\n" +
+		strings.Replace(warning, "WARN", "INFO", 1) + warning + "                          ! " + warning
+	var out strings.Builder
+	must.OK(t, Warnings(strings.NewReader(log), &out))
+	if out.String() != warning {
+		t.Errorf("printed %.200q", out.String())
 	}
 }
