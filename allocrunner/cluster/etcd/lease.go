@@ -432,8 +432,8 @@ func (l *lease) endOf(ctx context.Context, ended ownerRecord) (uint64, error) {
 	}
 }
 
-// end ends this process's part. The last one ends the lease, with its entries, or leaves them to another process. If etcd
-// is away, the lease ends by itself.
+// end ends this process's part. The last one ends the lease, with its entries, or leaves them to another process. If
+// etcd is away, the lease ends by itself.
 func (l *lease) end() {
 	ctx, cancel := context.WithTimeout(l.core.ctx, lastPause)
 	defer cancel()
