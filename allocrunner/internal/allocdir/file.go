@@ -133,11 +133,22 @@ func Link(dir interfaces.TaskDir, relPath, target string, user interfaces.User) 
 	case !errors.Is(err, unix.ENOENT):
 		return failed("read", err)
 	}
-	if err := unix.Symlinkat(target, at.FD, name); err != nil {
+	whole, err := openTop(dir.AllocDir) // no task can exchange the link there, before the link has its owner
+	if err != nil {
+		return failed("open", err)
+	}
+	defer whole.Close()
+	temporary := "." + rand.Text()
+	if err := unix.Symlinkat(target, whole.FD, temporary); err != nil {
 		return failed("link", err)
 	}
-	if err := unix.Fchownat(at.FD, name, to.uid, to.gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return failed("set owner of", err)
+	err = unix.Fchownat(whole.FD, temporary, to.uid, to.gid, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil {
+		err = unix.Renameat2(whole.FD, temporary, at.FD, name, unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(whole.FD, temporary, 0)
+		return failed("place", err)
 	}
 	return nil
 }

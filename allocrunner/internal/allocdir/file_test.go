@@ -144,6 +144,36 @@ func TestRemoveUnfinished(t *testing.T) {
 	}
 }
 
+// TestLinkWhereATaskExchangesFiles: another task's file, put in the place of a new link, keeps its owner.
+func TestLinkWhereATaskExchangesFiles(t *testing.T) {
+	proctest.NeedRoot(t)
+	dir := newTask(t, stranger)
+	others, place := filepath.Join(dir.SharedDir, "data", "secret"), filepath.Join(dir.Dir, "books")
+	must.OK(t, errors.Join(os.WriteFile(others, nil, 0o600), os.Chown(others, 4242, 4242)))
+	open := must.Get(os.Open(others))(t)
+	defer open.Close()
+	var exchanging sync.WaitGroup
+	defer exchanging.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	exchanging.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				_ = errors.Join(os.Rename(others, place), os.Rename(place, others)) // either may fail
+			}
+		}
+	})
+	for i := range 5000 {
+		_ = allocdir.Link(dir, "books", "/srv", stranger) // the other file may be in the way
+		if st := must.Get(open.Stat())(t).Sys().(*syscall.Stat_t); st.Uid != 4242 {
+			t.Fatalf("after %d links, the other task's file belongs to user %d", i+1, st.Uid)
+		}
+	}
+}
+
 func TestWriteFileInTheWay(t *testing.T) {
 	dir := newTask(t, self())
 	must.OK(t, errors.Join(os.Mkdir(dir.SecretsDir+"/token", 0o700), os.WriteFile(dir.LocalDir+
