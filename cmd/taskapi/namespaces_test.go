@@ -271,7 +271,7 @@ func (n *network) isolate(t *testing.T) {
 
 	var gone, ended time.Duration
 	until(t, c.taskapiProcess, "is rid of the service that was cut off", func() bool {
-		if gone == 0 && n.keys(t, "taskapi/e/services/") == 1 {
+		if gone == 0 && n.keys(t, "three/e/services/") == 1 {
 			gone = time.Since(cut)
 		}
 		if ended == 0 && n.keys(t, "lease") == 0 {
