@@ -277,7 +277,7 @@ END
 		t.Skip("needs root, for containers")
 	}
 	must.OK(t, os.Mkdir(filepath.Join(place, "bin"), 0o755))
-	must.OK(t, os.WriteFile(filepath.Join(place, "bin", "docker"), []byte(shim), 0o755))
+	must.Program(t, filepath.Join(place, "bin", "docker"), []byte(shim))
 	build := exec.CommandContext(t.Context(), "sh", "-euc", base)
 	build.Dir = place
 	if out, err := build.CombinedOutput(); err != nil {

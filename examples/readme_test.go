@@ -61,12 +61,12 @@ func followReadme(t *testing.T, bin string, as *syscall.SysProcAttr) {
 		os.CopyFS(filepath.Join(place, "examples"), os.DirFS(here)),
 		os.Mkdir(filepath.Join(place, "home"), 0o711), // tasks of other users pass through
 		os.Mkdir(filepath.Join(place, "recorder"), 0o755),
-		os.WriteFile(filepath.Join(place, "recorder", "curl"), []byte(recorder), 0o755),
 		os.WriteFile(arguments, nil, 0o666),
 		os.Chmod(arguments, 0o666),
 	} {
 		must.OK(t, err)
 	}
+	must.Program(t, filepath.Join(place, "recorder", "curl"), []byte(recorder))
 	isRoot := as == nil && os.Geteuid() == 0
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", readmeScript(t, here, isRoot))
 	cmd.Dir = place

@@ -178,7 +178,7 @@ func sharedBinary(t *testing.T) string {
 	exe := must.Get(os.Executable())(t)
 	content := must.Read(t, exe)
 	path := filepath.Join(newOpenDir(t), "test-"+strconv.Itoa(os.Getpid()))
-	must.OK(t, os.WriteFile(path, content, 0o755))
+	must.Program(t, path, content)
 	return path
 }
 

@@ -35,7 +35,7 @@ func TestMemoryAtRest(t *testing.T) {
 	built, err := os.ReadFile(buildNext(t)) // the race detector takes three times as much
 	must.OK(t, err)
 	program := filepath.Join(dir, "taskapi") // written at once: some file systems keep that in pieces of 2 MiB
-	must.OK(t, os.WriteFile(program, built, 0o700))
+	must.Program(t, program, built)
 	job := "job \"rest\" {\n group \"g\" {\n update {\n min_healthy_time = \"1s\"\n }\n" + sleeperTasks(3) + "}\n}\n"
 	p := startProgram(t, program, dir, jobFile(t, job))
 	r := &running{t: t, layout: datadir.Dir(dir)}

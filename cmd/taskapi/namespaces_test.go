@@ -209,7 +209,7 @@ func (n *network) follow(t *testing.T, script string) {
 	}
 	must.OK(t, os.Mkdir(filepath.Join(n.dir, "bin"), 0o700))
 	wrapper.WriteString("esac; done\nexit 2\n")
-	must.OK(t, os.WriteFile(filepath.Join(n.dir, "bin", "taskapi"), []byte(wrapper.String()), 0o700))
+	must.Program(t, filepath.Join(n.dir, "bin", "taskapi"), []byte(wrapper.String()))
 	must.OK(t, os.CopyFS(filepath.Join(n.dir, "examples"), os.DirFS("../../examples")))
 	p := newProcess("sh", "-euc", script)
 	p.Dir = n.dir

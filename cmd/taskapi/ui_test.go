@@ -580,18 +580,13 @@ func TestUIOpensBrowser(t *testing.T) {
 	dir := shortDir(t)
 	must.OK(t, err)
 	fake := fmt.Sprintf("#!/bin/sh\ncd %s\n{ echo $# $1; stat -c '%%a %%u' $1; cat $1; } >part; mv part opened\n", dir)
-	for _, err := range []error{os.Chmod(dir, 0o777), os.WriteFile(filepath.Join(dir, "xdg-open"), []byte(fake), 0o755)} {
-		must.OK(t, err)
-	}
+	must.OK(t, os.Chmod(dir, 0o777))
+	must.Program(t, filepath.Join(dir, "xdg-open"), []byte(fake))
 	args := []string{self, "ui", "--data-dir", filepath.Join(dir, "data")}
 	if os.Geteuid() == 0 {
 		program := filepath.Join(dir, "taskapi") // where another user reads it
 		if err := os.Link(self, program); err != nil {
-			data, err := os.ReadFile(self)
-			if err == nil {
-				err = os.WriteFile(program, data, 0o755)
-			}
-			must.OK(t, err)
+			must.Program(t, program, must.Read(t, self))
 		}
 		args[0] = program
 		args = append([]string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"}, args...)

@@ -2,7 +2,10 @@
 // tests may import it.
 package must
 
-import "os"
+import (
+	"os"
+	"syscall"
+)
 
 // TB is the part of testing.TB that rapid's tests, and fixtures with a test in them, have, too.
 type TB interface {
@@ -39,6 +42,15 @@ func Get[T any, E failure](value T, err E) func(TB) T {
 func Read(tb TB, path string) []byte {
 	tb.Helper()
 	return Get(os.ReadFile(path))(tb)
+}
+
+// Program writes a program that is executed next. No process is forked meanwhile: it would have the file open for
+// writing until it executes another one, and the kernel executes no such file.
+func Program(tb TB, path string, text []byte) {
+	tb.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	OK(tb, os.WriteFile(path, text, 0o755))
 }
 
 // ShortDir returns a directory that every user may pass. It is removed at the end of the test. Its path leaves room for

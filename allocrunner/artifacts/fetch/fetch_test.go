@@ -711,7 +711,7 @@ mkdir -p "$last"
 echo "$@" > "$last/arguments"
 cp "$HOME/.hgrc" "$last/config"
 `
-	must.OK(t, os.WriteFile(bin+"/hg", []byte(script), 0o755))
+	must.Program(t, bin+"/hg", []byte(script))
 	p.process.Env = []string{"PATH=" + bin + ":/usr/bin:/bin"}
 	p.process.Read = []string{bin}
 	if text := p.get(fetch.Artifact{Source: "hg::https://user:secret-word@example.com/x"}); text != "" {
@@ -894,11 +894,12 @@ exit 1
 `, outside)
 	bin := filepath.Join(filepath.Dir(p.req.Dirs.Task), "bin")
 	for _, err := range []error{
-		os.Mkdir(bin, 0o755), os.WriteFile(bin+"/git", []byte(script), 0o755), os.Chmod(outside, 0o777),
+		os.Mkdir(bin, 0o755), os.Chmod(outside, 0o777),
 		os.WriteFile(outside+"/secret", []byte("the-secret"), 0o644),
 	} {
 		must.OK(t, err)
 	}
+	must.Program(t, bin+"/git", []byte(script))
 	p.process.Env = []string{"PATH=" + bin + ":/usr/bin:/bin", "GIVEN=given"}
 	p.process.Read = []string{bin}
 	uid := os.Getuid()

@@ -232,7 +232,7 @@ func TestDirectoryThatCanNotBeWritten(t *testing.T) {
 	must.OK(t, os.Mkdir(locked, 0o755))
 	binary := must.Read(t, os.Args[0])
 	self := filepath.Join(filepath.Dir(filepath.Dir(locked)), "test") // where the stranger can run it
-	must.OK(t, os.WriteFile(self, binary, 0o755))
+	must.Program(t, self, binary)
 	cmd := exec.Command(self, "-test.run=^TestDirectoryThatCanNotBeWritten$")
 	cmd.Dir, cmd.Env = "/", []string{"ALLOCDIR_TEST_BUILD=" + locked + "/x"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger.UID, Gid: stranger.GID}}

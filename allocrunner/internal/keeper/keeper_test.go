@@ -416,7 +416,7 @@ func TestAStartOutlivesItsClient(t *testing.T) {
 	c := start(t, keeper.Config{Dir: dir})
 	spec := shell(dir, "t", "")
 	spec.Path, spec.Args = filepath.Join(dir, "program"), nil
-	must.OK(t, os.WriteFile(spec.Path, []byte("#!/bin/sh\nexit 7\n"), 0o755))
+	must.Program(t, spec.Path, []byte("#!/bin/sh\nexit 7\n"))
 	lease := must.Get(os.Open(spec.Path))(t)
 	defer lease.Close()
 	executed := make(chan os.Signal, 1)

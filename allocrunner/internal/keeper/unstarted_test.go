@@ -1,7 +1,6 @@
 package keeper_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,7 +19,8 @@ func failing(t *testing.T, ends string) (exe, fails string) {
 	dir := t.TempDir()
 	exe, fails = filepath.Join(dir, "keeper"), filepath.Join(dir, "fails")
 	text := fmt.Sprintf("#!/bin/sh\nif [ -e %s ]; then %s; fi\nexec /proc/%d/exe \"$@\"\n", fails, ends, os.Getpid())
-	must.OK(t, errors.Join(os.WriteFile(exe, []byte(text), 0o700), os.WriteFile(fails, nil, 0o600)))
+	must.Program(t, exe, []byte(text))
+	must.OK(t, os.WriteFile(fails, nil, 0o600))
 	return exe, fails
 }
 

@@ -268,7 +268,7 @@ func copyOfThis(t *testing.T, dir string) string {
 	self := must.Get(os.Executable())(t)
 	binary := must.Read(t, self)
 	program := filepath.Join(dir, "program")
-	must.OK(t, os.WriteFile(program, binary, 0o755))
+	must.Program(t, program, binary)
 	return program
 }
 
@@ -461,7 +461,7 @@ func TestErrors(t *testing.T) {
 // what it was given, as tokens in the environment, is its own. It can be given up, and killed.
 func TestAHang(t *testing.T) {
 	program := filepath.Join(openDir(t), "program")
-	must.OK(t, os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755))
+	must.Program(t, program, []byte("#!/bin/sh\n"))
 	f := must.Get(os.Open(program))(t)
 	defer f.Close()
 	// who executes a file that another has a write lease on waits until that is given back

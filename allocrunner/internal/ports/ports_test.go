@@ -267,8 +267,8 @@ func TestPrivilegedPort(t *testing.T) {
 func asStranger(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	dir := must.ShortDir(t)
-	binary := must.Read(t, os.Args[0])
-	must.OK(t, errors.Join(os.Chmod(dir, 0o755), os.WriteFile(dir+"/test", binary, 0o755)))
+	must.OK(t, os.Chmod(dir, 0o755))
+	must.Program(t, dir+"/test", must.Read(t, os.Args[0]))
 	cmd := exec.Command(dir+"/test", args...)
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
 	return cmd

@@ -25,7 +25,7 @@ import (
 func (e *env) hanging() (path string, hangs func()) {
 	e.t.Helper()
 	path = filepath.Join(e.dir, "hanging")
-	must.OK(e.t, os.WriteFile(path, []byte("#!/bin/sh\nexit 0\n"), 0o755))
+	must.Program(e.t, path, []byte("#!/bin/sh\nexit 0\n"))
 	f, err := os.Open(path)
 	must.OK(e.t, err)
 	broken := make(chan os.Signal, 1)

@@ -108,8 +108,7 @@ func TestSignalsAreNotBlocked(t *testing.T) {
 
 func copyProgram(t *testing.T, to string) {
 	t.Helper()
-	text := must.Read(t, self())
-	must.OK(t, os.WriteFile(to, text, 0o755))
+	must.Program(t, to, must.Read(t, self()))
 	must.OK(t, os.Chmod(to, 0o755))
 }
 

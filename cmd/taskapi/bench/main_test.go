@@ -44,7 +44,7 @@ func TestMeasure(t *testing.T) {
 	})
 	slower := filepath.Join(t.TempDir(), "slower")
 	script := fmt.Sprintf("#!/bin/sh\nsleep 1\nexec %s \"$@\"\n", binary)
-	must.OK(t, os.WriteFile(slower, []byte(script), 0o755))
+	must.Program(t, slower, []byte(script))
 	for verdict, args := range map[string][]string{
 		"worse":  {"-binary", slower, "-compare", binary},
 		"better": {"-binary", binary, "-compare", slower},
