@@ -105,7 +105,7 @@ func TestRunWaitsForTheExit(t *testing.T) {
 	p := startCommand(t, self(t), "run", "-d", "-data-dir", string(l), jobFile(t, sleeper))
 	ended := make(chan error, 1)
 	go func() { ended <- p.Wait() }()
-	looks := 0 // so many, that it has looked at the state as well
+	looks := 0 // after 50 looks that find the names open, the process has read the state, too
 	until(t, p, "it has the name", func() bool {
 		if opens(p.Process.Pid, l.Names()) {
 			looks++

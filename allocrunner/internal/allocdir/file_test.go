@@ -83,6 +83,24 @@ func TestWriteFileFollowsNoLink(t *testing.T) {
 	}
 }
 
+// exchange moves a file to another place and back, again and again, until the test ends.
+func exchange(t *testing.T, one, other string) {
+	t.Helper()
+	var exchanging sync.WaitGroup
+	done := make(chan struct{})
+	exchanging.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				_ = errors.Join(os.Rename(one, other), os.Rename(other, one)) // either may fail
+			}
+		}
+	})
+	t.Cleanup(func() { close(done); exchanging.Wait() })
+}
+
 // TestWriteFileWhereATaskExchangesDirectories: a directory of another task, put in the place of one that is being made,
 // keeps its owner.
 func TestWriteFileWhereATaskExchangesDirectories(t *testing.T) {
@@ -94,20 +112,7 @@ func TestWriteFileWhereATaskExchangesDirectories(t *testing.T) {
 		os.Chown(others, 4242, 4242)))
 	open := must.Get(os.Open(others))(t)
 	defer open.Close()
-	var exchanging sync.WaitGroup
-	defer exchanging.Wait()
-	done := make(chan struct{})
-	defer close(done)
-	exchanging.Go(func() {
-		for {
-			select {
-			case <-done:
-				return
-			default:
-				_ = errors.Join(os.Rename(others, place), os.Rename(place, others)) // either may fail
-			}
-		}
-	})
+	exchange(t, others, place)
 	for i := range 1000 {
 		err := allocdir.WriteHookFile(dir, stranger, interfaces.File{Path: "data/x/f", Shared: true, Data: []byte("f")})
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -152,20 +157,7 @@ func TestLinkWhereATaskExchangesFiles(t *testing.T) {
 	must.OK(t, errors.Join(os.WriteFile(others, nil, 0o600), os.Chown(others, 4242, 4242)))
 	open := must.Get(os.Open(others))(t)
 	defer open.Close()
-	var exchanging sync.WaitGroup
-	defer exchanging.Wait()
-	done := make(chan struct{})
-	defer close(done)
-	exchanging.Go(func() {
-		for {
-			select {
-			case <-done:
-				return
-			default:
-				_ = errors.Join(os.Rename(others, place), os.Rename(place, others)) // either may fail
-			}
-		}
-	})
+	exchange(t, others, place)
 	for i := range 5000 {
 		_ = allocdir.Link(dir, "books", "/srv", stranger) // the other file may be in the way
 		if st := must.Get(open.Stat())(t).Sys().(*syscall.Stat_t); st.Uid != 4242 {

@@ -197,7 +197,7 @@ func (c *Client) Adopt(ctx context.Context, sockets []drivers.HeldSocket, files 
 	return nil
 }
 
-// callWaiting is call with what else waits for the answer.
+// callWaiting sends a request and waits for the answer. call has everything else that the answer is passed to.
 func (c *Client) callWaiting(ctx context.Context, req request, call pendingCall, files []*os.File) (answer, error) {
 	waiter := make(chan answer, 1)
 	call.answer = waiter
