@@ -52,18 +52,12 @@ func openParent(allocDir, top, relPath string, to owner) (at handle, name string
 	if at, err = openTop(allocDir); err != nil {
 		return handle{}, "", err
 	}
-	whole, err := openTop(allocDir)
-	if err != nil {
-		at.Close()
-		return handle{}, "", err
-	}
-	defer whole.Close()
 	names := strings.Split(filepath.Join(filepath.Base(top), clean), string(filepath.Separator))
 	last := len(names) - 1
 	for i, name := range names[:last] {
 		next, err := at.open(name)
 		if i > 0 && errors.Is(err, fs.ErrNotExist) { // but the top directory itself is there
-			next, err = whole.makeIn(at, spec{name, 0o755, to, atCreation, nil})
+			next, err = makeIn(allocDir, at, spec{name, 0o755, to, atCreation, nil})
 		}
 		at.Close()
 		if err != nil {
@@ -75,9 +69,14 @@ func openParent(allocDir, top, relPath string, to owner) (at handle, name string
 }
 
 // makeIn makes a directory in another one, where a task may exchange directories at any time: a directory that somebody
-// else has put there keeps its owner. So the new directory is made, and gets its owner, in h, where no task can make
-// anything.
-func (h handle) makeIn(to handle, s spec) (handle, error) {
+// else has put there keeps its owner. So the new directory is made, and gets its owner, in the allocation directory,
+// where no task can make anything.
+func makeIn(allocDir string, to handle, s spec) (handle, error) {
+	h, err := openTop(allocDir)
+	if err != nil {
+		return handle{}, err
+	}
+	defer h.Close()
 	name := s.name
 	s.name = "." + rand.Text()
 	made, err := h.ensure(s)
