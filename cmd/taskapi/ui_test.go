@@ -180,6 +180,16 @@ func (p *page) get(path string) string {
 	return body
 }
 
+// shows reports whether a page has the text. A page of an allocation that is still being made is not there yet.
+func (p *page) shows(path, text string) bool {
+	p.t.Helper()
+	status, body, _ := p.request(http.MethodGet, path, nil)
+	if status != http.StatusOK && status != http.StatusNotFound {
+		p.t.Fatalf("%s: %d %s", path, status, body)
+	}
+	return status == http.StatusOK && strings.Contains(body, text)
+}
+
 // post sends a form as a page of the server does.
 func (p *page) post(path string, form url.Values) int {
 	p.t.Helper()
@@ -521,7 +531,7 @@ func TestUIHostileNames(t *testing.T) {
 	r := startRun(t, shortDir(t), hostileNames)
 	p := startUI(t, r)
 	p.get(p.link())
-	r.eventually("running", func() bool { return strings.Contains(p.get("/alloc/"+testAllocID), "/restart?task=") })
+	r.eventually("running", func() bool { return p.shows("/alloc/"+testAllocID, "/restart?task=") })
 	text := p.get("/alloc/" + testAllocID)
 	for _, page := range []string{p.get("/"), text} {
 		if strings.Contains(page, "<img") || strings.Contains(page, "<svg onload") || strings.Contains(page, `'">`) {
@@ -564,7 +574,7 @@ func TestUIOfParent(t *testing.T) {
 	p := startUI(t, r)
 	p.get(p.link())
 	r.eventually("launched", func() bool {
-		return strings.Contains(p.get("/alloc/"+testAllocID), "<td>Launched<td class=\"wide\">tick/periodic-")
+		return p.shows("/alloc/"+testAllocID, `<td>Launched<td class="wide">tick/periodic-`)
 	})
 }
 
