@@ -87,7 +87,7 @@ var absences = []absence{
 		"/v1/recommendations", "/v1/recommendations/apply", "/v1/recommendation", "/v1/recommendation/{name}",
 		"/v1/sentinel/policies", "/v1/sentinel/policy/{name}",
 	}},
-	{"there is no web interface: taskapi top and taskapi status show the allocation", nil, []string{"/ui", "/ui/*"}},
+	{"the page in the browser is not on this socket: taskapi ui serves it", nil, []string{"/ui", "/ui/*"}},
 }
 
 // absentRoutes returns the rows of the routes that answer 501. Any valid token gets their words, which say nothing

@@ -29,7 +29,7 @@ var jobRows = []row[api.Job]{
 		func(j *api.Job) bool { return len(j.Payload) > 0 && !j.Dispatched }},
 	{"vault_namespace", Refused, "use the setting vault.namespace, or the namespace of a task's vault block",
 		func(j *api.Job) bool { return ptr.Deref(j.VaultNamespace) != "" }},
-	{"ui", Note, "there is no web UI to show the description and the links", nil},
+	{"ui", Note, "the page of taskapi ui shows neither the description nor the links", nil},
 }
 
 // CountFeature is the feature of the note that run runs one allocation.
