@@ -141,8 +141,8 @@ func Prepare() {
 	_, _ = allocations.Encode(&api.Allocation{})
 }
 
-// Needs returns the capabilities of which a request for the path, as it was sent, needs one, and whether there is a
-// route for it here.
+// Needs returns the capabilities of which a request for the escaped path needs one, and whether there is a route for it
+// here, be it absent.
 func Needs(method, path string) (anyOf auth.CapabilitySet, ok bool) {
 	return router().Needs(method, path)
 }

@@ -78,6 +78,20 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// TestPathOfOddCharacters: a path with a character that no URL has is routed as it is recorded and passed on, with each
+// part escaped in the usual way.
+func TestPathOfOddCharacters(t *testing.T) {
+	s := newServer(t, newAlloc(t))
+	for path, want := range map[string]int{
+		"/v1/allocation/a%2Fb": http.StatusBadRequest, `/v1/allocation/a%2Fb"`: http.StatusNotFound,
+		`/v1/allocation/a"`: http.StatusBadRequest,
+	} {
+		if got := s.once(t, "GET", head("GET", path, goodToken, "")); got.Status != want {
+			t.Errorf("%s = %d %q, want %d", path, got.Status, got.Body, want)
+		}
+	}
+}
+
 // TestKinds: each kind of error has its status, an error without a kind says nothing to the client and all to the log,
 // once.
 func TestKinds(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -88,7 +89,7 @@ func cutName(path, kind string) (name, rest string, ok bool) {
 func (h *handlers) history(ctx context.Context, all []*api.Allocation) (of *api.Allocation, versions []*api.Job) {
 	found := each(all, func(alloc *api.Allocation) (kept struct{ Versions []*api.Job }) {
 		if !alloc.ClientTerminalStatus() {
-			_ = h.exchange(ctx, alloc.ID, http.MethodGet, versionsOf(alloc), nil, &kept) // another one may know as many
+			_ = h.exchange(ctx, alloc.ID, http.MethodGet, versionsOf(alloc, false), nil, &kept) // another one may know as many
 		}
 		return kept
 	})
@@ -101,8 +102,9 @@ func (h *handlers) history(ctx context.Context, all []*api.Allocation) (of *api.
 	return of, versions
 }
 
-func versionsOf(alloc *api.Allocation) string {
-	return "/v1/job/" + url.PathEscape(alloc.JobID) + "/versions?namespace=" + url.QueryEscape(alloc.Namespace)
+func versionsOf(alloc *api.Allocation, diffs bool) *url.URL {
+	query := url.Values{"namespace": {alloc.Namespace}, "diffs": {strconv.FormatBool(diffs)}}
+	return jobURL(alloc.JobID, "/versions", query)
 }
 
 // jobVersions are the versions of a job that one allocation's process knows.
@@ -130,7 +132,7 @@ func (h *handlers) differences(ctx context.Context, all []*api.Allocation) (rout
 	answers := each(asked, func(alloc *api.Allocation) (a jobVersions) {
 		var numbered struct{ Versions []*api.Job }
 		var text json.RawMessage
-		if h.exchange(ctx, alloc.ID, http.MethodGet, versionsOf(alloc)+"&diffs=true", nil, &text) == nil &&
+		if h.exchange(ctx, alloc.ID, http.MethodGet, versionsOf(alloc, true), nil, &text) == nil &&
 			json.Unmarshal(text, &a) == nil && json.Unmarshal(text, &numbered) == nil {
 			a.numbers = numbered.Versions
 		}

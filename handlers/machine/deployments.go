@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -38,7 +39,7 @@ func (h *handlers) rollouts(ctx context.Context, all []*api.Allocation) []*rollo
 				return d.ID != alloc.DeploymentID
 			})
 		}
-		_ = h.exchange(ctx, alloc.ID, http.MethodGet, "/v1/deployments", nil, &own)
+		_ = h.exchange(ctx, alloc.ID, http.MethodGet, &url.URL{Path: "/v1/deployments"}, nil, &own)
 		return own
 	})
 	byID := map[string]*rollout{}

@@ -316,12 +316,15 @@ func (h *handlers) noteEvaluation(r *route.Request, alloc *api.Allocation, conte
 	h.Evaluations.add(e)
 }
 
-// exchange sends a request to an allocation's process, and decodes its answer. Errors: the words of a refusal.
-func (h *handlers) exchange(ctx context.Context, id, method, path string, body []byte, into any) error {
-	u, err := url.Parse(path)
-	if err != nil {
-		return err
+// jobURL returns the URL of a route below a job's.
+func jobURL(id, rest string, query url.Values) *url.URL {
+	return &url.URL{
+		Path: "/v1/job/" + id + rest, RawPath: "/v1/job/" + url.PathEscape(id) + rest, RawQuery: query.Encode(),
 	}
+}
+
+// exchange sends a request to an allocation's process, and decodes its answer. Errors: the words of a refusal.
+func (h *handlers) exchange(ctx context.Context, id, method string, u *url.URL, body []byte, into any) error {
 	r := &http.Request{Method: method, URL: u, Header: http.Header{}}
 	if body != nil {
 		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,7 +129,7 @@ func (p *planned) ask(ctx context.Context, h *handlers) error {
 		if p.wanted[alloc.Name] == "" {
 			return of
 		}
-		of.err = h.exchange(ctx, alloc.ID, http.MethodPut, "/v1/job/"+url.PathEscape(alloc.JobID)+"/plan", body, &of)
+		of.err = h.exchange(ctx, alloc.ID, http.MethodPut, jobURL(alloc.JobID, "/plan", nil), body, &of)
 		return of
 	})
 	for i, alloc := range p.running {

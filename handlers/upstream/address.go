@@ -83,12 +83,14 @@ func (a Address) transport(trust *tls.Config) *http.Transport {
 	}
 }
 
-// request returns a request for a path with its query, as the agent reads it.
-func (a Address) request(ctx context.Context, method, uri, token string) (*http.Request, error) {
-	r, err := http.NewRequestWithContext(ctx, method, a.scheme+"://"+a.host+uri, nil)
+// request returns a query of the resource that waits for a change after the index; 0: it does not wait.
+func (a Address) request(ctx context.Context, of resource, index uint64, token string) (*http.Request, error) {
+	path, err := url.PathUnescape(of.path)
 	if err != nil {
 		return nil, err
 	}
+	u := &url.URL{Scheme: a.scheme, Host: a.host, Path: path, RawPath: of.path, RawQuery: blocking(of.query, index)}
+	r := (&http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}).WithContext(ctx)
 	if token != "" {
 		r.Header["X-Nomad-Token"] = []string{token}
 	}

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -39,14 +38,13 @@ func patience(index uint64) time.Duration {
 	return queryWait + querySlack
 }
 
-// blocking returns the parameters with which a query of the resource waits for a change after the index.
-func blocking(uri string, index uint64) string {
+// blocking returns the query with the parameters with which it waits for a change after the index.
+func blocking(query string, index uint64) string {
 	if index == 0 {
-		return ""
+		return query
 	}
-	mark := "?"
-	if strings.Contains(uri, "?") {
-		mark = "&"
+	if query != "" {
+		query += "&"
 	}
-	return mark + "index=" + strconv.FormatUint(index, 10) + "&wait=" + queryWait.String()
+	return query + "index=" + strconv.FormatUint(index, 10) + "&wait=" + queryWait.String()
 }

@@ -54,7 +54,10 @@ type value struct {
 }
 
 // ofCache identifies a resource and the token that has to earn it.
-type ofCache struct{ uri, token string }
+type ofCache struct {
+	resource
+	token string
+}
 
 // cache has the resources that the callers of one socket read.
 type cache struct {
@@ -68,12 +71,12 @@ type cache struct {
 	mu      sync.Mutex // guards the fields below, and those of the entries
 	entries map[ofCache]*entry
 	bytes   int
-	long    map[string]time.Time // resources whose answers have no place, and until when they are passed on at once
+	long    map[resource]time.Time // resources whose answers have no place, and until when they are passed on at once
 }
 
 func newCache(ctx context.Context, agent *Agent, epoch *atomic.Uint64, tasks *sync.WaitGroup) *cache {
 	return &cache{agent: agent, epoch: epoch, ctx: ctx, tasks: tasks, entries: map[ofCache]*entry{},
-		long: map[string]time.Time{}}
+		long: map[resource]time.Time{}}
 }
 
 // entry follows one resource with one token.
@@ -169,7 +172,7 @@ func (c *cache) await(ctx context.Context, of ofCache, want uint64, q read) (sta
 func (c *cache) enter(of ofCache) *entry {
 	e, now := c.entries[of], time.Now()
 	if e == nil {
-		if now.Before(c.long[of.uri]) || c.ctx.Err() != nil || len(c.entries) >= mostResources && !c.evict() {
+		if now.Before(c.long[of.resource]) || c.ctx.Err() != nil || len(c.entries) >= mostResources && !c.evict() {
 			return nil
 		}
 		e = &entry{of: of, cache: c, changed: make(chan struct{})}
@@ -273,7 +276,7 @@ func (e *entry) once(index uint64) (next uint64, rest time.Duration) {
 		if len(c.long) >= mostResources {
 			clear(c.long)
 		}
-		c.long[e.of.uri] = time.Now().Add(longFor)
+		c.long[e.of.resource] = time.Now().Add(longFor)
 		e.end(errPassOn, nil)
 		return 0, 0
 	case s.value == nil || time.Since(s.confirmed) >= staleFor:
@@ -330,7 +333,7 @@ func (v *value) ofTrouble() bool {
 
 // ask sends a query and returns the answer. Errors: errPassOn for one that is too long, and the connection's.
 func (c *cache) ask(ctx context.Context, of ofCache, index uint64) (*value, error) {
-	r, err := c.agent.Address.request(ctx, http.MethodGet, of.uri+blocking(of.uri, index), of.token)
+	r, err := c.agent.Address.request(ctx, of.resource, index, of.token)
 	if err != nil {
 		return nil, err
 	}

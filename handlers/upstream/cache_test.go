@@ -92,7 +92,7 @@ func quiet(w http.ResponseWriter, r *http.Request) {
 // TestQueriesEndUnasked: a resource for which nobody asks is followed for a short time, and then leaves the cache.
 func TestQueriesEndUnasked(t *testing.T) {
 	inBubble(t, quiet, func(t *testing.T, c *cache, _ *pipes, queries *atomic.Int64) {
-		v, age, err := c.read(t.Context(), ofCache{"/v1/jobs", "token"}, read{})
+		v, age, err := c.read(t.Context(), ofCache{resource{path: "/v1/jobs"}, "token"}, read{})
 		if err != nil || age != 0 || string(v.body) != "/v1/jobs" {
 			t.Fatal(v, age, err)
 		}
@@ -109,7 +109,7 @@ func TestQueriesEndUnasked(t *testing.T) {
 // TestStaleFor: the answer of an agent that is away is good for staleFor, and says how old it is.
 func TestStaleFor(t *testing.T) {
 	inBubble(t, quiet, func(t *testing.T, c *cache, p *pipes, _ *atomic.Int64) {
-		of := ofCache{"/v1/jobs", "token"}
+		of := ofCache{resource{path: "/v1/jobs"}, "token"}
 		if _, _, err := c.read(t.Context(), of, read{}); err != nil {
 			t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func TestStaleFor(t *testing.T) {
 // TestUnconfirmed: an answer that no query has confirmed for a long time, as when this process was stopped, says so.
 func TestUnconfirmed(t *testing.T) {
 	inBubble(t, quiet, func(t *testing.T, c *cache, _ *pipes, _ *atomic.Int64) {
-		of := ofCache{"/v1/jobs", "token"}
+		of := ofCache{resource{path: "/v1/jobs"}, "token"}
 		e := &entry{of: of, cache: c, changed: make(chan struct{})} // nobody follows it
 		e.now.value, e.now.confirmed = &value{index: 5}, time.Now()
 		c.entries[of] = e
@@ -183,7 +183,7 @@ func TestSlowAgent(t *testing.T) {
 	}
 	inBubble(t, slow, func(t *testing.T, c *cache, _ *pipes, queries *atomic.Int64) {
 		began := time.Now()
-		_, _, err := c.read(t.Context(), ofCache{"/v1/jobs", "token"}, read{})
+		_, _, err := c.read(t.Context(), ofCache{resource{path: "/v1/jobs"}, "token"}, read{})
 		if _, away := errors.AsType[awayError](err); !away || time.Since(began) != queryWait {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
@@ -201,7 +201,7 @@ func TestRestlessAgent(t *testing.T) {
 		w.Header().Set("X-Nomad-Index", strconv.FormatInt(5+n.Add(1)%2, 10))
 	}
 	inBubble(t, restless, func(t *testing.T, c *cache, _ *pipes, queries *atomic.Int64) {
-		if _, _, err := c.read(t.Context(), ofCache{"/v1/jobs", "token"}, read{after: 1 << 62, wait: time.Hour}); err != nil {
+		if _, _, err := c.read(t.Context(), ofCache{resource{path: "/v1/jobs"}, "token"}, read{after: 1 << 62, wait: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -228,7 +228,7 @@ func TestComing(t *testing.T) {
 		var passed atomic.Int64
 		for i := range 2 * mostBytes / longest {
 			readers.Go(func() {
-				_, _, err := c.read(t.Context(), ofCache{fmt.Sprint("/v1/job/", i), "token"}, read{})
+				_, _, err := c.read(t.Context(), ofCache{resource{path: fmt.Sprint("/v1/job/", i)}, "token"}, read{})
 				if errors.Is(err, errPassOn) {
 					passed.Add(1)
 				}
@@ -259,7 +259,7 @@ func TestChangesAllTheTime(t *testing.T) {
 		quiet(w, r)
 	}
 	inBubble(t, slow, func(t *testing.T, c *cache, _ *pipes, _ *atomic.Int64) {
-		of := ofCache{"/v1/jobs", "token"}
+		of := ofCache{resource{path: "/v1/jobs"}, "token"}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var readers sync.WaitGroup
@@ -304,11 +304,11 @@ func TestBooks(t *testing.T) {
 		for i := range 30 {
 			readers.Go(func() {
 				for range 30 {
-					of := ofCache{fmt.Sprint("/v1/job/", rand.IntN(2*mostResources)), strconv.Itoa(i % 2)}
+					of := ofCache{resource{path: fmt.Sprint("/v1/job/", rand.IntN(2*mostResources))}, strconv.Itoa(i % 2)}
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(5000))*time.Millisecond)
 					v, _, _ := c.read(ctx, of, read{after: uint64(rand.IntN(5))})
 					cancel()
-					if v != nil && strings.TrimRight(string(v.body), " ") != of.uri+" "+of.token {
+					if v != nil && strings.TrimRight(string(v.body), " ") != of.path+" "+of.token {
 						t.Errorf("%v: %s", of, v.body)
 					}
 					if rand.IntN(10) == 0 {
@@ -347,7 +347,7 @@ func TestBounds(t *testing.T) {
 	}
 	inBubble(t, long, func(t *testing.T, c *cache, _ *pipes, queries *atomic.Int64) {
 		for range 5 {
-			if _, _, err := c.read(t.Context(), ofCache{"/v1/jobs", "token"}, read{}); !errors.Is(err, errPassOn) {
+			if _, _, err := c.read(t.Context(), ofCache{resource{path: "/v1/jobs"}, "token"}, read{}); !errors.Is(err, errPassOn) {
 				t.Fatal(err)
 			}
 		}
@@ -355,7 +355,7 @@ func TestBounds(t *testing.T) {
 			t.Errorf("a long answer was asked for %d times", n)
 		}
 		for i := range 2 * mostResources {
-			of := ofCache{fmt.Sprint("/v1/job/", i), "token"}
+			of := ofCache{resource{path: fmt.Sprint("/v1/job/", i)}, "token"}
 			if _, _, err := c.read(t.Context(), of, read{}); err != nil {
 				t.Fatal(i, err)
 			}
@@ -364,7 +364,7 @@ func TestBounds(t *testing.T) {
 		synctest.Wait()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if len(c.entries) != mostResources || c.entries[ofCache{"/v1/job/0", "token"}] != nil {
+		if len(c.entries) != mostResources || c.entries[ofCache{resource{path: "/v1/job/0"}, "token"}] != nil {
 			t.Errorf("%d resources", len(c.entries))
 		}
 	})
@@ -376,7 +376,7 @@ func TestAnAgentThatDoesNotBlock(t *testing.T) {
 		w.Header().Set("X-Nomad-Index", "5")
 	}
 	inBubble(t, at, func(t *testing.T, c *cache, _ *pipes, queries *atomic.Int64) {
-		if _, _, err := c.read(t.Context(), ofCache{"/v1/jobs", "token"}, read{}); err != nil {
+		if _, _, err := c.read(t.Context(), ofCache{resource{path: "/v1/jobs"}, "token"}, read{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)

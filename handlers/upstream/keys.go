@@ -99,7 +99,7 @@ func (k *Keys) fetch(ctx context.Context, index uint64, reached func()) (*identi
 	ctx, cancel := context.WithTimeout(ctx, patience(index))
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { reached() }})
-	r, err := k.agent.Address.request(ctx, http.MethodGet, keySetPath+blocking(keySetPath, index), k.agent.Token())
+	r, err := k.agent.Address.request(ctx, resource{path: keySetPath}, index, k.agent.Token())
 	if err != nil {
 		return nil, 0, err
 	}

@@ -28,7 +28,7 @@ var waiting = []string{
 // passedOn are the last segments of paths that begin like a resource and are none.
 var passedOn = []string{"action", "actions", "submission", "parse", "statuses", "count", "snapshot", "plan"}
 
-// isResource reports whether a GET of the path, as it was sent, may be answered from the cache.
+// isResource reports whether a GET of the escaped path may be answered from the cache.
 func isResource(path string) bool {
 	rest, ok := strings.CutPrefix(path, "/v1/")
 	if !ok {
@@ -65,9 +65,15 @@ func isCommand(path string) bool {
 		strings.HasPrefix(path, "/v1/job/") && strings.HasSuffix(path, "/action")
 }
 
+// resource is what a read is about.
+type resource struct {
+	path  string // escaped
+	query string // in one order, without index and wait
+}
+
 // read is a read of a resource.
 type read struct {
-	uri   string // the path as it was sent, and the query in one order, without index and wait
+	of    resource
 	after uint64 // the index from which the caller waits for a change; 0: it does not wait
 	wait  time.Duration
 }
@@ -76,7 +82,7 @@ type read struct {
 // and wait is a part of the resource: what one caller asks can't be the answer to another question. A consistent read
 // is the agent's alone.
 func readOf(path string, query url.Values) (q read, cached bool, err error) {
-	q.uri = path
+	q.of.path = path
 	if len(query) == 0 {
 		return q, true, nil
 	}
@@ -100,8 +106,6 @@ func readOf(path string, query url.Values) (q read, cached bool, err error) {
 	}
 	query.Del("index")
 	query.Del("wait")
-	if len(query) > 0 {
-		q.uri += "?" + query.Encode()
-	}
+	q.of.query = query.Encode()
 	return q, true, nil
 }

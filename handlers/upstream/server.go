@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -111,7 +110,7 @@ type request struct {
 	conn      *transport.Conn
 	owner     auth.Owner
 	principal *auth.Principal
-	path      string // as it was sent
+	path      string // escaped
 	change    bool
 	sent      atomic.Bool // a connection to the agent was taken for it
 	status    int         // of the answer that was passed on
@@ -140,7 +139,7 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 	}
 	conn.Known()
 	req := &request{
-		Request: r, w: w, conn: conn, owner: owner, principal: principal, path: cmp.Or(r.URL.RawPath, r.URL.Path),
+		Request: r, w: w, conn: conn, owner: owner, principal: principal, path: r.URL.EscapedPath(),
 	}
 	req.change = isChange(r.Method, r.URL.Path)
 	query, err := s.check(req)
@@ -212,7 +211,7 @@ func (s *taskSocket) fromCache(r *request, q read) bool {
 		defer context.AfterFunc(s.Draining, cancel)()
 		ctx = waiting
 	}
-	v, age, err := s.cache.read(ctx, ofCache{q.uri, tokenOf(r.Header)}, q)
+	v, age, err := s.cache.read(ctx, ofCache{q.of, tokenOf(r.Header)}, q)
 	if errors.Is(err, errPassOn) {
 		return false
 	}

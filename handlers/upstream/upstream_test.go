@@ -648,14 +648,17 @@ func TestOddRequests(t *testing.T) {
 	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("X-Nomad-Index", "7")
 		path, _, _ := strings.Cut(r.RequestURI, "?") // the cache's next query has an index, and may answer the same read
-		_, _ = io.WriteString(w, path)
+		w.Header().Set("X-Nomad-Asked", path)
 		return true
 	})
 	for _, path := range []string{"/v1/job/a%2Fb", "/v1/job/a%2fb", "/v1/var/a%2Fb", "/v1/var/a/b", "/v1/job/%61",
-		"/v1/job/..%2Fnodes", "/v1//jobs", "/v1/job/../nodes"} {
-		a := f.do("web", "GET", path, token, "")
-		if a.status != 200 || a.body != path {
-			t.Errorf("%s: the agent was asked for %s (%d)", path, a.body, a.status)
+		"/v1/job/..%2Fnodes", "/v1//jobs", "/v1/job/../nodes", "/v1/var/shared/secret%23", "/v1/var/a%3Fnamespace=prod",
+		"/v1/var/a%2561"} {
+		for method, query := range map[string]string{"GET": "", "HEAD": "?consistent", "PUT": "?cas=0"} {
+			a := f.do("web", method, path+query, token, "")
+			if a.status != 200 || a.header.Get("X-Nomad-Asked") != path {
+				t.Errorf("%s %s: the agent was asked for %s (%d)", method, path, a.header.Get("X-Nomad-Asked"), a.status)
+			}
 		}
 	}
 }

@@ -43,15 +43,11 @@ type Request struct {
 	waited     bool         // a blocking query has waited: an answer that is made again does not wait
 }
 
-// Param returns the named parameter of the path, decoded. chi matches the escaped path when there is one and the
-// decoded path otherwise, so only the first kind is decoded here.
+// Param returns the named parameter of the path, decoded: chi matches the escaped path.
 func (r *Request) Param(name string) string {
 	value := r.route.URLParam(name)
-	if r.URL.RawPath == "" {
-		return value
-	}
 	decoded, err := url.PathUnescape(value)
-	if err != nil { // can't be, since net/url has parsed the path; the raw text matches nothing
+	if err != nil { // can't be, since net/url has escaped the path; the text matches nothing
 		return value
 	}
 	return decoded

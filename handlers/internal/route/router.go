@@ -54,7 +54,7 @@ func (rt *Router) handlers(table []Route) []Handler {
 	return all
 }
 
-// find returns the row of the route for a method and an uncleaned path, with the parameters left in scratch. Without a
+// find returns the row of the route for a method and an escaped path, uncleaned, with the parameters left in scratch. Without a
 // route the row is -1, and allow lists the methods that the path does take; it is empty when the path takes none.
 func (rt *Router) find(scratch *chi.Context, method, path string) (row int, allow []string) {
 	get := method
@@ -79,11 +79,15 @@ func (rt *Router) find(scratch *chi.Context, method, path string) (row int, allo
 	return -1, allow
 }
 
-// Needs returns the capabilities of which a request needs one, and whether there is a route for it.
+// Needs returns the capabilities of which a request for the escaped path needs one, and whether there is a route for it.
+// A route that is absent needs those of the operator: no policy gives a right to it.
 func (rt *Router) Needs(method, path string) (anyOf auth.CapabilitySet, ok bool) {
 	row, _ := rt.find(chi.NewRouteContext(), method, path)
-	if row < 0 || rt.rows[row].Answer == Absent {
+	switch {
+	case row < 0:
 		return 0, false
+	case rt.rows[row].Answer == Absent:
+		return auth.CapabilitySet(auth.OperatorOnly), true
 	}
 	return rt.rows[row].AnyOf, true
 }

@@ -77,7 +77,7 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 	if s.fault(req) {
 		return
 	}
-	row, allow := s.router.find(&req.route, r.Method, cmp.Or(r.URL.RawPath, r.URL.Path))
+	row, allow := s.router.find(&req.route, r.Method, r.URL.EscapedPath())
 	switch {
 	case row >= 0:
 	case len(allow) == 0:

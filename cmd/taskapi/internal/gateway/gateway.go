@@ -196,13 +196,12 @@ func authenticator(
 // mostVariable is how long a variable may be in JSON. Nomad takes 64 KiB before it is written as JSON.
 const mostVariable = 512 << 10
 
-// allowed decides by the policy whether a caller may send a request. An encoded slash may be a part of a name, or
-// divide names, as Nomad reads it: the caller needs the rights of both. Errors: an *auth.Denial, and those of
-// namespaceOf.
+// allowed decides by the policy whether a caller may send a request. Nomad reads the decoded path of a variable. An
+// encoded slash in another path may be a part of a name, or divide names, as Nomad reads it: the caller needs the rights
+// of both. Errors: an *auth.Denial, and those of namespaceOf.
 func allowed(a *auth.Authenticator, r *http.Request, p *auth.Principal) error {
-	path := cmp.Or(r.URL.RawPath, r.URL.Path)
-	anyOf, known := handlers.Needs(r.Method, path)
-	if name, ok := strings.CutPrefix(path, "/v1/var/"); ok && known {
+	anyOf, known := handlers.Needs(r.Method, r.URL.EscapedPath())
+	if name, ok := strings.CutPrefix(r.URL.Path, "/v1/var/"); ok && known {
 		right := cmp.Or(map[string]auth.VariableRight{
 			http.MethodGet: auth.VariableRead, http.MethodHead: auth.VariableRead, http.MethodDelete: auth.VariableDestroy,
 		}[r.Method], auth.VariableWrite)
@@ -214,14 +213,14 @@ func allowed(a *auth.Authenticator, r *http.Request, p *auth.Principal) error {
 			}
 		}
 		namespace = cmp.Or(namespace, r.URL.Query().Get("namespace"), api.DefaultNamespace)
-		name, err := url.PathUnescape(name)
-		known = err == nil && p.MayVariable(namespace, name, right)
+		known = p.MayVariable(namespace, name, right)
 	}
 	if !known {
 		anyOf = auth.CapabilitySet(auth.OperatorOnly) // the policy gives no right to it
 	}
 	denial := a.Authorize(p, anyOf)
-	if anyOf, known = handlers.Needs(r.Method, r.URL.Path); known && denial == nil {
+	decoded := (&url.URL{Path: r.URL.Path}).EscapedPath()
+	if anyOf, known = handlers.Needs(r.Method, decoded); known && denial == nil {
 		denial = a.Authorize(p, anyOf)
 	}
 	if denial != nil {

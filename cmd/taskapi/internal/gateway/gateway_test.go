@@ -95,6 +95,7 @@ func TestGateway(t *testing.T) {
 namespace "default" {
   variables {
     path "shared/*" { capabilities = ["write"] }
+    path "exact/a" { capabilities = ["write"] }
   }
 }
 task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
@@ -158,9 +159,12 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		"GET /v1/var/nomad/jobs/other":                    403,
 		"GET /v1/var/nomad/jobs/job?namespace=a":          403,
 		"PUT /v1/var/nomad/jobs/job":                      403,
+		"PUT /v1/var/exact/%61":                           200,
+		"PUT /v1/var/exact/%2561":                         403, // the variable exact/%61
 		"GET /v1/job/job":                                 200, // what the task's block gives
 		"GET /v1/job/job%2Fperiodic-1":                    200,
 		"GET /v1/job/job%2Faction":                        403, // a command, as Nomad reads it
+		"GET /v1/job/job%2Fversions%2Fa%2Ftag":            403, // a route that taskapi lacks, as Nomad reads it
 		"GET /v1/client/allocation/" + allocID + "/stats": 200,
 		"PUT /v1/acl/bootstrap":                           403, // a route that taskapi lacks
 		"GET /v1/nothing":                                 403,
