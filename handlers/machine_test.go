@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -98,6 +100,45 @@ func (m *busyMachine) dial(t *testing.T) net.Conn {
 	must.OK(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
+}
+
+// waitingMachine has one allocation, whose process waits until its client has gone.
+type waitingMachine struct{ *busyMachine }
+
+func (m waitingMachine) Ask(ctx context.Context, _ string, _ *http.Request) (*http.Response, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestMachinesWaitEndsWithItsToken: also while another process waits, whose requests have a token of their own.
+func TestMachinesWaitEndsWithItsToken(t *testing.T) {
+	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
+		alloc := newAlloc(t)
+		dial, stop := bubbledBy(t, alloc, func(c handlers.Config) *handlers.API {
+			return handlers.NewMachine(c, waitingMachine{&busyMachine{self: alloc}})
+		}, func(c *handlers.Config) { c.Authenticator = authenticator })
+		c, ended := dial(), make(chan int, 1)
+		defer c.Close()
+		go func() {
+			_, _ = io.WriteString(c, head("GET", "/v1/allocation/"+allocID+"?index=34&wait=9m", token, ""))
+			ended <- statusOf(c)
+		}()
+		synctest.Wait() // it waits
+		happens()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if done := len(ended) == 1; done == allowed {
+			t.Errorf("the wait has ended: %v", done)
+		}
+		stop()
+		want := http.StatusForbidden
+		if allowed {
+			want = http.StatusServiceUnavailable
+		}
+		if got := <-ended; got != want {
+			t.Errorf("the wait was answered with %d, want %d", got, want)
+		}
+	})
 }
 
 // lastWords is a connection whose other end has closed it. What that end has sent is read once a write has failed.

@@ -40,7 +40,7 @@ const (
 func TestStreamsEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		authenticator func(start time.Time, refused *atomic.Pointer[auth.Denial]) *streamAuthenticator
-		then          *auth.Denial // after 15 s
+		then          *auth.Denial // after 14.5 s
 		lasts         time.Duration
 		last          string
 	}{
@@ -49,7 +49,7 @@ func TestStreamsEnd(t *testing.T) {
 		}, nil, 65 * time.Second, unauthorizedEnd},
 		"it is revoked": {func(_ time.Time, refused *atomic.Pointer[auth.Denial]) *streamAuthenticator {
 			return &streamAuthenticator{expires: lasting, refuse: refused.Load}
-		}, forbidden, 20 * time.Second, unauthorizedEnd},
+		}, forbidden, 15 * time.Second, unauthorizedEnd},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestStreamsEnd(t *testing.T) {
 				conn := dial()
 				defer conn.Close()
 				response := openStream(t, conn)
-				time.AfterFunc(15*time.Second, func() { refused.Store(c.then) })
+				time.AfterFunc(14500*time.Millisecond, func() { refused.Store(c.then) })
 				text, err := io.ReadAll(response.Body)
 				if got := time.Since(start); err != nil || got != c.lasts {
 					t.Errorf("the stream lasted %v (%v), want %v", got, err, c.lasts)

@@ -160,6 +160,20 @@ func (h *handlers) pass(
 			out.Header[name] = values
 		}
 	}
+	if r.Answers() != route.JSON || !r.Query().Has("index") {
+		return h.ask(ctx, r, alloc, out)
+	}
+	err = r.Await(ctx, func(ctx context.Context) (err error) { // that process knows the operator's token alone
+		answer, err = h.ask(ctx, r, alloc, out)
+		return err
+	})
+	return answer, err
+}
+
+// ask sends a request to the process that runs an allocation. Its answer and its errors are those of pass.
+func (h *handlers) ask(
+	ctx context.Context, r *route.Request, alloc *api.Allocation, out *http.Request,
+) (answer route.Answer, err error) {
 	resp, err := h.Machine.Ask(ctx, alloc.ID, out)
 	if err != nil {
 		return answer, err

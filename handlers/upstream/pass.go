@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
-	"time"
 
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
@@ -125,33 +124,13 @@ func (s *taskSocket) pass(r *request) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { r.sent.Store(true) },
 	})
-	held := r.Request // the connection may outlive this call
-	recheck := func() error {
-		if denial := s.config.Authenticator.Recheck(held, r.principal, r.owner, r.conn.Peer); denial != nil {
-			return denial
-		}
-		return nil
-	}
+	recheck := s.recheckOf(r) // the connection may outlive this call
 	defer context.AfterFunc(s.Draining, func() {
 		if !r.change || isCommand(r.URL.Path) { // a change has the time that the server leaves it
 			end(nil)
 		}
 	})()
-	go func() { // ends with the request
-		tick := time.NewTicker(recheckEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if err := recheck(); err != nil {
-					end(err)
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	defer r.conn.Lasting(recheck, end)()
 	r.Request = r.WithContext(ctx)
 	r.conn.Upgrading(recheck)
 	defer s.recordPassed(r) // also when the proxy cuts off an answer that breaks

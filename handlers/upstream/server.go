@@ -21,12 +21,8 @@ import (
 	"taskapi/handlers/internal/transport"
 )
 
-const (
-	// mostBody is the ceiling of a request's body: that of a large job.
-	mostBody = 8 << 20
-	// recheckEvery is how often the token of a stream is looked at while nothing passes.
-	recheckEvery = time.Second
-)
+// mostBody is the ceiling of a request's body: that of a large job.
+const mostBody = 8 << 20
 
 // noKeys are the words for callers whose tokens can't be verified.
 const noKeys = "the agent's public keys are not there"
@@ -209,13 +205,26 @@ func (s *taskSocket) fromCache(r *request, q read) bool {
 		waiting, cancel := context.WithTimeout(ctx, q.wait)
 		defer cancel()
 		defer context.AfterFunc(s.Draining, cancel)()
-		ctx = waiting
+		lasting, end := context.WithCancelCause(waiting)
+		defer end(nil)
+		recheck := s.recheckOf(r)
+		defer r.conn.Lasting(func() error {
+			if !s.config.Ready() { // its key may be good, and a wait tells nothing
+				return nil
+			}
+			return recheck()
+		}, end)()
+		ctx = lasting
 	}
 	v, age, err := s.cache.read(ctx, ofCache{q.of, tokenOf(r.Header)}, q)
 	if errors.Is(err, errPassOn) {
 		return false
 	}
-	if denial := s.config.Authenticator.Recheck(r.Request, r.principal, r.owner, r.conn.Peer); denial != nil {
+	denial, ended := errors.AsType[*auth.Denial](context.Cause(ctx))
+	if !ended {
+		denial = s.config.Authenticator.Recheck(r.Request, r.principal, r.owner, r.conn.Peer)
+	}
+	if denial != nil {
 		if s.config.Ready() {
 			apierror.WriteDenial(r.w, denial)
 		} else { // its key may be good
@@ -238,6 +247,20 @@ func (s *taskSocket) fromCache(r *request, q read) bool {
 	}
 	v.write(r.w, age)
 	return true
+}
+
+// recheckOf returns a function that decides again on a request, at once: no refusal is delayed when its request's
+// context has ended.
+func (s *taskSocket) recheckOf(r *request) func() error {
+	ended, end := context.WithCancel(r.Context())
+	end()
+	held := r.WithContext(ended)
+	return func() error {
+		if denial := s.config.Authenticator.Recheck(held, r.principal, r.owner, r.conn.Peer); denial != nil {
+			return denial
+		}
+		return nil
+	}
 }
 
 // tokenOf returns the token of a request that was authenticated: both headers, if they are there, hold the same.

@@ -42,7 +42,7 @@ func (r *Request) reserveNow(bytes int) (ok bool) {
 }
 
 // Reserve is reserveNow, but waits until the bytes are free, and reports whether it had to. Errors: TooManyBulky when
-// bulkyWait is over; CutOff when the server stops; *auth.Denial when the token is not valid any more; ctx's.
+// bulkyWait is over; those of Await; ctx's.
 func (r *Request) Reserve(ctx context.Context, bytes int) (waited bool, err error) {
 	if r.reserveNow(bytes) {
 		return false, nil
@@ -50,14 +50,11 @@ func (r *Request) Reserve(ctx context.Context, bytes int) (waited bool, err erro
 	s := r.socket
 	ctx, cancel := context.WithTimeoutCause(ctx, bulkyWait, errBulkyWait)
 	defer cancel()
-	defer context.AfterFunc(s.Draining, cancel)()
-	r.held, err = s.share.Hold(ctx, bytes)
-	switch {
-	case err == nil:
-		return true, r.recheck()
-	case s.Draining.Err() != nil:
-		return true, apierror.New(apierror.CutOff)
-	case context.Cause(ctx) == errBulkyWait: //nolint:errorlint // it is never wrapped
+	err = r.Await(ctx, func(ctx context.Context) (err error) {
+		r.held, err = s.share.Hold(ctx, bytes)
+		return err
+	})
+	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), errBulkyWait) {
 		full := apierror.New(apierror.TooManyBulky, bulkyBytes>>20)
 		full.RetryAfter = max(time.Second, time.Until(s.budget.Oldest().Add(bulkyWait))) // that request is cut off by then
 		return true, full

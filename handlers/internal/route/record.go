@@ -1,7 +1,6 @@
 package route
 
 import (
-	"context"
 	"strings"
 
 	"taskapi/auth"
@@ -10,20 +9,16 @@ import (
 )
 
 // slow delays a task's change when the task changes more than its limit allows. Each change has a line in the audit
-// log, which no task may fill. Errors: CutOff when the client has gone or the server stops; *auth.Denial when the token
-// is no longer valid.
+// log, which no task may fill. Errors: those of Await, the end of the request's context when the client has gone.
 func (s *socket) slow(r *Request) error {
 	if s.changes == nil || s.changes.Allow() {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	defer context.AfterFunc(s.Draining, cancel)()
-	if s.changes.Wait(ctx) != nil {
-		return apierror.New(apierror.CutOff)
+	err := r.Await(r.Context(), s.changes.Wait)
+	if err == nil {
+		transport.RenewBodyTime(r.w, r.Request)
 	}
-	transport.RenewBodyTime(r.w, r.Request)
-	return r.recheck()
+	return err
 }
 
 // begin records a change that is about to be carried out; its error refuses the change.

@@ -5,14 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"sync"
 	"time"
 
 	"taskapi/handlers/apierror"
 )
-
-// recheckEvery is how often the token of a stream is looked at while nothing is written.
-const recheckEvery = 10 * time.Second
 
 // HeartbeatEvery is Nomad's.
 const HeartbeatEvery = 10 * time.Second
@@ -38,33 +34,19 @@ func (s *socket) enterStream(a Answer) (leave func(), err error) {
 }
 
 // whileAuthorized calls run with a context that ends when the request's token is not valid any more, with a
-// *auth.Denial as its cause, and when the server stops, with ErrDraining. The token is looked at every ten seconds and
-// when it expires.
+// *auth.Denial as its cause, and when the server stops, with ErrDraining. The token is looked at every second.
 func (r *Request) whileAuthorized(parent context.Context, run func(ctx context.Context)) {
-	var watch sync.WaitGroup
-	defer watch.Wait()
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	defer context.AfterFunc(r.socket.Draining, func() { cancel(ErrDraining) })()
-	watch.Go(func() {
-		tick := time.NewTicker(recheckEvery)
-		defer tick.Stop()
-		expiry := time.NewTimer(time.Until(time.Unix(r.Principal.Claims.ExpiresAt, 0)))
-		defer expiry.Stop()
-		for {
-			select {
-			case <-tick.C:
-			case <-expiry.C:
-			case <-ctx.Done():
-				return
-			}
-			if err := r.recheck(); err != nil {
-				cancel(err)
-				return
-			}
-		}
-	})
+	defer r.conn.Lasting(r.forRecheck().recheck, cancel)()
 	run(ctx)
+}
+
+// forRecheck returns a copy of the request for recheck, which stays as it is when the handler has returned. recheck then
+// decides at once: no refusal is delayed when its request's context has ended.
+func (r *Request) forRecheck() *Request {
+	return &Request{Request: r.WithContext(ended), Principal: r.Principal, conn: r.conn, socket: r.socket}
 }
 
 // StreamWriter sends the frames of a stream. Each frame waits for its turn among busy sockets and for a token that is
@@ -172,10 +154,7 @@ func (s *socket) upgrade(ctx context.Context, r *Request, result Answer) int {
 	}
 	defer leave()
 	conn := r.conn
-	// The connection outlives r, which goes back into a pool when the handler returns. This copy decides on what the
-	// handler has left writing.
-	held := &Request{Request: r.Request, Principal: r.Principal, conn: conn, socket: s}
-	conn.Upgrading(held.recheck)
+	conn.Upgrading(r.forRecheck().recheck) // the connection outlives r
 	r.whileAuthorized(ctx, func(ctx context.Context) {
 		closed := make(chan struct{})
 		stop := context.AfterFunc(ctx, func() {

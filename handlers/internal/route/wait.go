@@ -20,9 +20,9 @@ const (
 )
 
 // AwaitChange waits, when the query has an index, from that index on until something has changed, as until does. The
-// context of until ends when the wait is over, the client has gone or the server drains. It does not wait when now is a
-// later index. Errors: those of the query and of until, but not the end of the wait; TooManyWaits; *auth.Denial when
-// the token is not valid any more after the wait.
+// context of until ends when the wait is over, the client has gone, the token is not valid any more or the server
+// drains. It does not wait when now is a later index. Errors: those of the query, of Await and of until, but not the end
+// of the wait; TooManyWaits.
 func (r *Request) AwaitChange(
 	ctx context.Context, now uint64, until func(ctx context.Context, after uint64) error,
 ) error {
@@ -38,12 +38,33 @@ func (r *Request) AwaitChange(
 		return err
 	}
 	defer leave()
-	defer context.AfterFunc(r.socket.Draining, cancel)()
-	failed := until(ctx, after)
-	if ctx.Err() != nil {
-		failed = nil
+	return r.Await(ctx, func(ctx context.Context) error {
+		err := until(ctx, after)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	})
+}
+
+// Await calls wait with a context that ends when the token is not valid any more and when the server stops. Errors:
+// *auth.Denial when the token has become invalid meanwhile, CutOff for an error of wait when the server stops, wait's.
+func (r *Request) Await(ctx context.Context, wait func(ctx context.Context) error) (err error) {
+	var why error // of the context's end
+	r.whileAuthorized(ctx, func(ctx context.Context) {
+		err = wait(ctx)
+		why = context.Cause(ctx)
+	})
+	if Denied(why) {
+		return why
 	}
-	return errors.Join(r.recheck(), failed)
+	if denied := r.recheck(); denied != nil {
+		return denied
+	}
+	if err != nil && errors.Is(why, ErrDraining) {
+		return apierror.New(apierror.CutOff)
+	}
+	return err
 }
 
 // Constant returns a handler that answers with a value that never changes: a query with an index waits in vain.
@@ -130,26 +151,27 @@ func NewTurn() Turn { return make(Turn, 1) }
 // Leave ends a turn that a request has taken.
 func (t Turn) Leave() { <-t }
 
-// TakeTurn waits for a turn. Errors: *auth.Denial when the token is not valid any more after the wait, CutOff when the
-// server stops, ctx's.
+// TakeTurn waits for a turn. Errors: those of Await, ctx's.
 func (r *Request) TakeTurn(ctx context.Context, t Turn) error {
 	select {
 	case t <- struct{}{}:
 		return nil
 	default:
 	}
-	select {
-	case t <- struct{}{}:
-	case <-r.socket.Draining.Done():
-		return apierror.New(apierror.CutOff)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if err := r.recheck(); err != nil {
+	taken := false
+	err := r.Await(ctx, func(ctx context.Context) error {
+		select {
+		case t <- struct{}{}:
+			taken = true
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	if err != nil && taken {
 		t.Leave()
-		return err
 	}
-	return nil
+	return err
 }
 
 // TakeFilters waits for the turn in which a filter is read or applied on the socket. Errors: those of TakeTurn.

@@ -2,8 +2,10 @@ package transport
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,13 +24,22 @@ type watchdog struct {
 	connections sync.WaitGroup // that are open
 	quiet       func()         // called when there is no connection any more
 
-	mu   sync.Mutex // guards the fields below
-	open map[*Conn]struct{}
-	seen uint64 // connections so far
+	mu      sync.Mutex // guards the fields below
+	open    map[*Conn]struct{}
+	lasting map[*lasting]struct{}
+	seen    uint64 // connections so far
+}
+
+// lasting is a request that waits or goes on.
+type lasting struct {
+	end context.CancelCauseFunc
+
+	mu      sync.Mutex   // held during a call of recheck, so that no call outlasts the request
+	recheck func() error // nil after its first error, and when the request is over
 }
 
 func newWatchdog(quiet func()) *watchdog {
-	return &watchdog{wake: wake.New(), open: map[*Conn]struct{}{}, quiet: quiet}
+	return &watchdog{wake: wake.New(), open: map[*Conn]struct{}{}, lasting: map[*lasting]struct{}{}, quiet: quiet}
 }
 
 type watched struct {
@@ -93,7 +104,7 @@ func (d *watchdog) run(ctx context.Context) {
 	}
 }
 
-// sweep cuts off late connections until ctx ends or the last connection is gone.
+// sweep cuts off late connections, and looks at lasting requests, until ctx ends or the last connection is gone.
 func (d *watchdog) sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepEvery)
 	defer ticker.Stop()
@@ -107,10 +118,50 @@ func (d *watchdog) sweep(ctx context.Context) {
 		for _, c := range late {
 			c.cut()
 		}
+		d.recheck()
 		if !open {
 			d.quiet()
 			return
 		}
+	}
+}
+
+// Lasting calls recheck once a second until over is called, and ends the request with the first error of recheck. It
+// calls recheck for one request of the socket after the other, so recheck must not wait.
+func (c *Conn) Lasting(recheck func() error, end context.CancelCauseFunc) (over func()) {
+	d, l := c.watchdog, &lasting{end: end, recheck: recheck}
+	d.mu.Lock()
+	d.lasting[l] = struct{}{}
+	d.mu.Unlock()
+	return func() {
+		d.mu.Lock()
+		delete(d.lasting, l)
+		d.mu.Unlock()
+		l.mu.Lock()
+		l.recheck = nil
+		l.mu.Unlock()
+	}
+}
+
+// recheck ends the lasting requests that are not allowed any more.
+func (d *watchdog) recheck() {
+	d.mu.Lock()
+	all := slices.Collect(maps.Keys(d.lasting))
+	d.mu.Unlock()
+	for _, l := range all {
+		l.look()
+	}
+}
+
+func (l *lasting) look() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.recheck == nil {
+		return
+	}
+	if err := l.recheck(); err != nil {
+		l.recheck = nil
+		l.end(err)
 	}
 }
 

@@ -37,8 +37,8 @@ Give one token, or the operator's secret, in FILE or on standard input ("-"), or
 tokens that were issued before a time, now unless you give --before: those of a --task, of an --alloc, of both, or
 all.
 
-The tokens are refused from the next request on, and their open streams end. A revocation is saved, and forgotten when
-its tokens have expired.
+The tokens are refused from the next request on. Their open streams and waiting requests end within two seconds. A
+revocation is saved, and forgotten when its tokens have expired.
 
 A running task gets a new token in its file, and its change_mode is honoured. A token in its environment stays refused
 until the task is restarted. To lock out a task itself, stop it, or take its capabilities away with a policy.`,
