@@ -120,6 +120,14 @@ func (p *Policy) Principal(namespace, job, group, task string) *Principal {
 	return v
 }
 
+// Exceeds reports whether the policy gives a task more than another one: a capability that the other does not give, or
+// other rules about variables, which are not compared further.
+func (p *Policy) Exceeds(other *Policy, namespace, task string) bool {
+	set, paths := p.grant(namespace, task)
+	most, others := other.grant(namespace, task)
+	return set&^most != 0 || (set.Has(VariablesRead) || set.Has(VariablesWrite)) && !paths.equal(others)
+}
+
 // Idle returns the blocks that have no effect on the tasks of a namespace, such as one with a misspelt name. In a file
 // for several allocations they may be meant for the tasks of others.
 func (p *Policy) Idle(namespace string, tasks []string) []string {

@@ -115,6 +115,13 @@ type pathRules struct {
 	job   CapabilitySet // those of variables-read and variables-write that hold for the job's own paths, beside the rules
 }
 
+func (r *pathRules) equal(other *pathRules) bool {
+	if r == nil || other == nil {
+		return r == other
+	}
+	return r.job == other.job && slices.Equal(r.rules, other.rules)
+}
+
 // withoutJob reports whether the capability holds only for the paths of the rules.
 func (r *pathRules) withoutJob(c Capability) bool { return r != nil && !r.job.Has(c) }
 

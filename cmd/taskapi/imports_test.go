@@ -640,6 +640,7 @@ var allowedImports = map[string][]string{
 		"auth/limitset",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/client",
+		"cmd/taskapi/internal/settings",
 		"handlers",
 		"handlers/apierror",
 		"handlers/machine",

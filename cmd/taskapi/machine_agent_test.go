@@ -308,6 +308,54 @@ func TestAgentRefusesJobs(t *testing.T) {
 	}
 }
 
+// TestAgentRefusesLaxerAllocations: a job that was started with laxer settings than the agent's gets no version and no
+// child from the agent. Once it has been stopped, the agent starts it with its own settings.
+func TestAgentRefusesLaxerAllocations(t *testing.T) {
+	t.Parallel()
+	data := shortDir(t)
+	flags, setting := []string{"--policy", "nomad"}, "policy"
+	if os.Geteuid() == 0 {
+		flags, setting = append(flags, "--isolate-users"), "isolate_users"
+		must.OK(t, os.Chmod(data, 0o711))
+	}
+	a := startAgent(t, data, flags...)
+	client := a.client()
+	a.taskapi("run", "--all", "-d", jobFile(t, pairJob))
+	a.taskapi("run", "-d", jobFile(t, parentJob))
+	until(t, a.taskapiProcess, "sees both jobs", func() bool { return len(a.allocs("pair"))+len(a.allocs("resize")) == 3 })
+	before := sleeping(t, data)
+
+	job := parsedJob(t, pairJob)
+	job.TaskGroups[0].Update = &api.UpdateStrategy{MaxParallel: new(0)}
+	job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "1"}
+	_, _, registered := client.Jobs().Register(job, nil)
+	_, _, scaled := client.Jobs().Scale("pair", "g", new(3), "", false, nil, nil)
+	_, _, dispatched := client.Jobs().Dispatch("resize", nil, nil, "", nil)
+	for what, err := range map[string]error{"a version": registered, "a count": scaled, "a child": dispatched} {
+		if answeredStatus(err) != http.StatusConflict || !strings.Contains(err.Error(), " a laxer setting "+setting+" ") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if now := sleeping(t, data); !slices.Equal(before, now) {
+		t.Errorf("the processes were %q, and are %q", before, now)
+	}
+
+	_, _, err := client.Jobs().Deregister("pair", false, nil)
+	must.OK(t, err)
+	a.register(job)
+	job.TaskGroups[0].Count = new(3)
+	a.register(job)
+	if now := sleeping(t, data); len(now) != 3 {
+		t.Errorf("the job has the processes %q, want 3", now)
+	}
+	for _, process := range sleeping(t, data) {
+		pid, _, _ := strings.Cut(process, " ")
+		if info := must.Get(os.Stat("/proc/" + pid))(t); os.Geteuid() == 0 && info.Sys().(*syscall.Stat_t).Uid == 0 {
+			t.Errorf("process %s runs as root", process)
+		}
+	}
+}
+
 // TestAgentRunsWhatStops: a job that is registered while its allocations are being stopped runs when they have ended,
 // in the version that was registered last.
 func TestAgentRunsWhatStops(t *testing.T) {

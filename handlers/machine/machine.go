@@ -47,6 +47,8 @@ type Machine interface {
 	// gets the job's allocations when earlier registrations of the job have been carried out. Errors: apierror.Invalid
 	// for a job that can't run here, and those of allowed; nothing has been changed.
 	Register(ctx context.Context, job *api.Job, allowed func([]*api.Allocation) error) (result <-chan error, err error)
+	// AsStrict refuses a job for running allocations whose settings give its tasks more than the machine's.
+	AsStrict(all []*api.Allocation, job *api.Job) error
 	// Stop begins to stop allocations, and with purge removes them when they have ended.
 	Stop(ctx context.Context, all []*api.Allocation, noShutdownDelay, purge bool) error
 }
@@ -114,6 +116,9 @@ func Routes(c Config, table []route.Route) []route.Route {
 				return h.ofSelf(own)
 			case strings.Contains(row.Pattern, "{alloc}"):
 				return h.ofAlloc(own)
+			case strings.HasSuffix(row.Pattern, "/dispatch"), strings.HasSuffix(row.Pattern, "/dispatch/payload"),
+				strings.HasSuffix(row.Pattern, "/periodic/force"):
+				return h.startingChild(own)
 			case strings.Contains(row.Pattern, "{job}"):
 				return h.ofJob(own, strings.HasSuffix(row.Pattern, "/versions") || strings.HasSuffix(row.Pattern, "/submission"))
 			case strings.Contains(row.Pattern, "{deployment}"):

@@ -55,6 +55,22 @@ func (h *handlers) ofJob(own route.Handler, versions bool) route.Handler {
 	}
 }
 
+// startingChild returns the handler of a path that starts a child of a job. The child has its parent's settings.
+func (h *handlers) startingChild(own route.Handler) route.Handler {
+	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
+		all, err := h.named(ctx, r)
+		if err != nil {
+			return route.Answer{}, err
+		}
+		if len(all) > 0 {
+			if err := h.Machine.AsStrict(all[:1], all[0].Job); err != nil {
+				return route.Answer{}, err
+			}
+		}
+		return h.ofJob(own, false)(ctx, r)
+	}
+}
+
 // named returns the allocations of the job that a path names, or all for a path that names none. A job's ID is unique
 // in a namespace alone. Without a namespace, a request means the job of the default namespace or, if there is none, the
 // only one with that ID.

@@ -22,6 +22,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/settings"
 	"taskapi/handlers/apierror"
 	"taskapi/internal/ptr"
 )
@@ -130,6 +131,9 @@ func (m *Machine) carryOut(
 	if err := allowed(all); err != nil {
 		return err
 	}
+	if err := m.AsStrict(all, job); err != nil {
+		return err
+	}
 	args := []string{"update", "--replace"}
 	starts := len(all) == 0 || all[0].ClientTerminalStatus()
 	if starts {
@@ -150,6 +154,40 @@ func (m *Machine) carryOut(
 		}
 	}
 	return err
+}
+
+// AsStrict refuses a job for running allocations whose settings give its tasks more than this process's settings. New
+// processes of an allocation, and allocations that an update adds, have the settings of those that run.
+func (m *Machine) AsStrict(all []*api.Allocation, job *api.Job) error {
+	for _, alloc := range all {
+		if alloc.ClientTerminalStatus() {
+			continue
+		}
+		laxer, err := m.laxer(alloc.ID, job)
+		if err != nil {
+			return apierror.New(apierror.Unavailable, fmt.Sprintf("the settings of allocation %s can't be read", alloc.ID)).
+				Because(err)
+		}
+		if laxer != "" {
+			return apierror.New(apierror.Conflict, fmt.Sprintf("allocation %s was started with a laxer setting %s than the "+
+				"agent's, and the job would have it, too: stop the job, and register it again", alloc.ID, laxer))
+		}
+	}
+	return nil
+}
+
+// laxer returns the name of a setting of an allocation that gives a job's tasks more than this process's settings;
+// empty for none.
+func (m *Machine) laxer(id string, job *api.Job) (string, error) {
+	record, err := settings.Read(m.cfg.Dir.Alloc(id))
+	if err != nil {
+		return "", err
+	}
+	own, err := record.Settings()
+	if err != nil {
+		return "", err
+	}
+	return settings.Laxer(own, m.cfg.Settings, job)
 }
 
 // awaitEnds returns the allocations of a job once none is being stopped. An ending allocation takes no other version of
