@@ -2,7 +2,10 @@ package route
 
 import (
 	"net/http"
+	"net/url"
+	pathpkg "path"
 	"slices"
+	"strings"
 
 	"github.com/go-chi/chi/v5"
 
@@ -54,9 +57,35 @@ func (rt *Router) handlers(table []Route) []Handler {
 	return all
 }
 
-// find returns the row of the route for a method and an escaped path, uncleaned, with the parameters left in scratch. Without a
-// route the row is -1, and allow lists the methods that the path does take; it is empty when the path takes none.
+// find returns the row of the route for a method and an escaped path, uncleaned, with the parameters left in scratch.
+// Without a route the row is -1, and allow lists the methods that the path does take; it is empty when the path takes
+// none. The ID of a job may have slashes that are not escaped, as Nomad reads it: the ID ends at the first slash behind
+// which the path has a route.
 func (rt *Router) find(scratch *chi.Context, method, path string) (row int, allow []string) {
+	if row, allow = rt.match(scratch, method, path); row >= 0 || len(allow) > 0 {
+		return row, allow
+	}
+	rest, ok := strings.CutPrefix(path, jobPrefix)
+	if decoded, err := url.PathUnescape(rest); !ok || err != nil || pathpkg.Clean("/"+decoded) != "/"+decoded {
+		return -1, nil
+	}
+	for range min(strings.Count(rest, "/"), mostSlashes) {
+		rest = strings.Replace(rest, "/", "%2F", 1)
+		scratch.Reset()
+		if row, allow = rt.match(scratch, method, jobPrefix+rest); row >= 0 || len(allow) > 0 {
+			return row, allow
+		}
+	}
+	return -1, nil
+}
+
+const (
+	jobPrefix   = "/v1/job/"
+	mostSlashes = 8 // in a job's ID; it bounds the work for a path without a route
+)
+
+// match is find for a path whose parameters have no slash.
+func (rt *Router) match(scratch *chi.Context, method, path string) (row int, allow []string) {
 	get := method
 	if method == http.MethodHead {
 		get = http.MethodGet
