@@ -149,6 +149,23 @@ func TestMetaNamesThatMeet(t *testing.T) {
 	}
 }
 
+// TestOptionalMetaOfADispatch: a key that a dispatch may leave out is empty, and no unknown variable.
+func TestOptionalMetaOfADispatch(t *testing.T) {
+	cfg := newConfig()
+	cfg.Alloc.Job.Dispatched = true
+	cfg.Alloc.Job.ParameterizedJob = &api.ParameterizedJobConfig{MetaOptional: []string{"note", "format", "team"}}
+	cfg.Alloc.Job.Meta = map[string]string{"format": "pdf"}
+	e := taskenv.New(cfg)
+	const text = "${NOMAD_META_note}|${NOMAD_META_NOTE}|${meta.note}|${NOMAD_META_format}|${NOMAD_META_team}"
+	if got, want := e.ReplaceEnv(text), "|||pdf|blue"; got != want {
+		t.Errorf("%s is %q, want %q", text, got, want)
+	}
+	cfg.Alloc.Job.Dispatched = false
+	if got, want := taskenv.New(cfg).ReplaceEnv("${NOMAD_META_note}"), "${NOMAD_META_note}"; got != want {
+		t.Errorf("a job that was not dispatched has %q for an optional key, want %q", got, want)
+	}
+}
+
 func TestReplaceEnv(t *testing.T) {
 	cfg := newConfig()
 	cfg.Task.Env = map[string]string{"NAME": "x", "OTHER": "${NAME}!"}

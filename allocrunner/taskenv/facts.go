@@ -135,6 +135,11 @@ func addTaskPort(vars map[string]string, p api.PortMapping, label string, own bo
 func mergedMeta(alloc *api.Allocation, task *api.Task) map[string]string {
 	meta := map[string]string{}
 	if alloc.Job != nil {
+		if p := alloc.Job.ParameterizedJob; p != nil && alloc.Job.Dispatched {
+			for _, key := range p.MetaOptional { // one that the dispatch leaves out is empty, as in Nomad
+				meta[key] = ""
+			}
+		}
 		maps.Copy(meta, alloc.Job.Meta)
 		if group := alloc.GetTaskGroup(); group != nil {
 			maps.Copy(meta, group.Meta)
