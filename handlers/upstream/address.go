@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -21,7 +20,8 @@ type Address struct {
 	scheme, host string
 }
 
-// ParseAddress reads unix:///PATH, https://HOST:PORT or, on the loopback address, http://HOST:PORT.
+// ParseAddress reads unix:///PATH or https://HOST:PORT. While an agent is away, any user of the machine may listen on its
+// port, so an agent without TLS is reached by its socket alone.
 func ParseAddress(text string) (Address, error) {
 	const form = "give unix:///PATH of an agent's socket, such as unix://$NOMAD_SECRETS_DIR/api.sock, or https://HOST:4646"
 	if path, ok := strings.CutPrefix(text, "unix://"); ok {
@@ -31,16 +31,14 @@ func ParseAddress(text string) (Address, error) {
 		return Address{Socket: path, scheme: "http", host: "localhost"}, nil
 	}
 	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return Address{}, fmt.Errorf("%q is no address of an agent: %s", text, form)
-	}
-	if u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" {
+	case u.Scheme == "http":
+		return Address{}, fmt.Errorf("%q has no TLS, so it can't prove that it is the agent, and would get tokens: %s", text,
+			form)
+	case u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
 		return Address{}, fmt.Errorf("%q has more than a host and a port: %s", text, form)
-	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	if u.Scheme == "http" && (err != nil || !ip.IsLoopback()) && !strings.EqualFold(u.Hostname(), "localhost") {
-		return Address{}, fmt.Errorf("%q sends tokens in the clear to another machine: use https; http is for 127.0.0.1, "+
-			"::1 and localhost alone", text)
 	}
 	return Address{scheme: u.Scheme, host: u.Host}, nil
 }
