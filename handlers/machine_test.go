@@ -186,6 +186,27 @@ func TestMachinesLastWords(t *testing.T) {
 	}
 }
 
+// TestMachineTakesNoSecondToken: a request that is passed on brings no token but that of its header.
+func TestMachineTakesNoSecondToken(t *testing.T) {
+	m := &busyMachine{self: newAlloc(t), answer: &http.Response{
+		StatusCode: http.StatusTeapot, Body: io.NopCloser(strings.NewReader("passed on")),
+	}}
+	for query, want := range map[string]int{
+		"task=web": http.StatusTeapot, "ws_handshake=false": http.StatusTeapot, "ws_handshake": http.StatusBadRequest,
+		"ws_handshake=0&ws_handshake=1": http.StatusBadRequest, "token=a": http.StatusBadRequest,
+	} {
+		conn := m.dial(t)
+		_, err := io.WriteString(conn, "GET /v1/client/allocation/"+allocID+"/exec?"+query+" HTTP/1.1\r\nHost: x\r\n"+
+			"X-Nomad-Token: "+operator+"\r\n\r\n")
+		must.OK(t, err)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		must.OK(t, err)
+		if response.StatusCode != want {
+			t.Errorf("%s: %d, want %d", query, response.StatusCode, want)
+		}
+	}
+}
+
 // TestMachinesSlowReader: for a client that does not read the events of a machine, no more of them are read than fit
 // into a few buffers. A client that reads again gets them in order, and the last one's end ends everything.
 func TestMachinesSlowReader(t *testing.T) {

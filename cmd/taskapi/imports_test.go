@@ -312,6 +312,7 @@ var allowedImports = map[string][]string{
 		"auth",
 		"auth/limitset",
 		"handlers/apierror",
+		"handlers/internal/route",
 		"handlers/internal/transport",
 		"identity",
 		"socket",

@@ -164,8 +164,8 @@ var passed = []string{"Content-Type", "Accept", "Connection", "Upgrade", "Sec-We
 func (h *handlers) pass(
 	ctx context.Context, r *route.Request, alloc *api.Allocation, body []byte,
 ) (answer route.Answer, err error) {
-	if ok, _ := route.FlagOf(r.Query(), "ws_handshake", false); ok {
-		return answer, route.Invalid("ws_handshake is for the socket of an allocation: send the token in X-Nomad-Token")
+	if err := route.CheckPassedOn(r.Query()); err != nil {
+		return answer, err
 	}
 	out := &http.Request{Method: r.Method, URL: r.URL, Header: http.Header{}}
 	if body != nil {

@@ -18,6 +18,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/route"
 	"taskapi/handlers/internal/transport"
 )
 
@@ -180,9 +181,8 @@ func (s *taskSocket) check(r *request) (query url.Values, err error) {
 		return nil, apierror.New(apierror.Invalid, "the query can't be read: write each parameter as NAME=VALUE, with %XX "+
 			"for other characters")
 	}
-	if query.Has("token") {
-		return nil, apierror.New(apierror.Invalid, "a token belongs into X-Nomad-Token or Authorization: Bearer, since "+
-			"addresses end up in logs")
+	if err := route.CheckPassedOn(query); err != nil {
+		return nil, err
 	}
 	for _, region := range query["region"] {
 		if region != s.config.Region {

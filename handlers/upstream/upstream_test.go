@@ -607,6 +607,10 @@ func TestOddRequests(t *testing.T) {
 		"another region":  {"GET /v1/jobs?region=other HTTP/1.1\r\n" + head + "\r\n", 400},
 		"a token in the query": {"GET /v1/jobs?token=" + token + " HTTP/1.1\r\n" + head + "\r\n",
 			400},
+		"a token in the first message": {"GET /v1/client/allocation/" + allocID + "/exec?ws_handshake HTTP/1.1\r\n" + head +
+			"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n", 400},
+		"the same by another value": {"GET /v1/job/a/action?ws_handshake=0&ws_handshake=t HTTP/1.1\r\n" + head + "\r\n",
+			400},
 		"a bad query":    {"GET /v1/jobs?a=%zz HTTP/1.1\r\n" + head + "\r\n", 400},
 		"a bad index":    {"GET /v1/jobs?index=-1 HTTP/1.1\r\n" + head + "\r\n", 400},
 		"another method": {"TRACE /v1/jobs HTTP/1.1\r\n" + head + "\r\n", 405},

@@ -176,6 +176,21 @@ func (r *Request) checkQuery() error {
 	return nil
 }
 
+// CheckPassedOn refuses a query that brings another token than the one that was checked: a request that is passed on has
+// its token in a header.
+func CheckPassedOn(query url.Values) error {
+	if query.Has("token") {
+		return Invalid("a token belongs into X-Nomad-Token or Authorization: Bearer, since addresses end up in logs")
+	}
+	for _, text := range query["ws_handshake"] {
+		if set, err := strconv.ParseBool(text); set || err != nil {
+			return Invalid("ws_handshake announces another token, in the first message: leave it out, and send the token in " +
+				"X-Nomad-Token")
+		}
+	}
+	return nil
+}
+
 // UUIDLength is the length of a UUID with its hyphens, RFC 9562 section 4. uuid.Validate alone accepts three more
 // forms.
 const UUIDLength = 36
