@@ -2,6 +2,7 @@ package allocrunner
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -59,21 +60,23 @@ func (j *journal) checksChanged(results api.AllocCheckStatuses) {
 	j.add(func(p *pending) { p.checks = results })
 }
 
-// taskSafe returns when the task's record is written, or can't be written for now.
-func (j *journal) taskSafe(task string) {
+// errStateHangs: a write of the state takes longer than journalWait.
+var errStateHangs = errors.New("the state's disk does not answer")
+
+// taskSafe returns nil when the task's record is written. Errors: why it can't be written for now, which is logged.
+func (j *journal) taskSafe(task string) error {
 	ticket := j.taskChanged(task)
 	if ticket == 0 {
-		return
+		return nil
 	}
-	done := make(chan struct{})
-	go func() { // ends with the write, which a hanging disk may hold
-		_ = j.flush(ticket) // said by flush
-		close(done)
-	}()
+	done := make(chan error, 1)
+	go func() { done <- j.flush(ticket) }() // ends with the write, which a hanging disk may hold
 	select {
-	case <-done:
+	case err := <-done:
+		return err
 	case <-time.After(journalWait):
 		j.runner.logger.Warn("the state's disk does not answer; the task continues without it", "task", task)
+		return errStateHangs
 	}
 }
 

@@ -34,7 +34,7 @@ func (r *Runner) TaskChanged(task string) {
 
 func (r *Runner) TaskRecorded(task string) { r.journal.taskChanged(task) }
 
-func (r *Runner) Save(task string) { r.journal.taskSafe(task) }
+func (r *Runner) Save(task string) error { return r.journal.taskSafe(task) }
 
 // publish updates the allocation with the present states of tasks.
 func (r *Runner) publish(tasks ...string) {

@@ -64,6 +64,9 @@ type TaskPrestartRequest struct {
 	// not keep secrets.
 	Kept map[string]string
 	Keep func(map[string]string)
+	// Sync returns when the data that was passed to Keep is on the disk. A hook calls it before an action that another
+	// process could only complete with that data. Errors: why the data can't be saved for now; it is saved later.
+	Sync func() error
 
 	// WriteFile writes a file below the task's directory, or the shared one, atomically and in place of an older file.
 	// Whatever links the task has made there, WriteFile never writes outside. The hook may also call it later, until the

@@ -226,6 +226,7 @@ func (t *task) start(ctx context.Context) error {
 			Alloc: alloc, Task: t.spec, Dir: t.dir, User: t.user, Env: env, Lifecycle: t,
 			Resources: &t.given,
 			Kept:      maps.Clone(was), Keep: func(kept map[string]string) { t.kept.Store(h.Name(), maps.Clone(kept)) },
+			Sync:      func() error { return nil },
 			WriteFile: func(f interfaces.File) error { return allocdir.WriteHookFile(t.dir, t.user, f) },
 		})
 		if err != nil {

@@ -32,14 +32,14 @@ const (
 	hookMessage = "Task hook message"
 )
 
-// act does what the change modes of rendered templates say, after a random part of the longest splay. A restart takes
+// act does what the change modes of written templates say, after a random part of the longest splay. A restart takes
 // the place of signals and scripts.
-func (m *manager) act(ctx context.Context, written []*templateState) error {
+func (m *manager) act(ctx context.Context) error {
 	signals := map[string]struct{}{}
 	var scripts []*api.ChangeScript
 	restart := false
 	var splay time.Duration
-	for _, t := range written {
+	for _, t := range m.pending.written() {
 		switch ptr.Deref(t.ChangeMode) {
 		case modeSignal:
 			signals[ptr.Deref(t.ChangeSignal)] = struct{}{}
@@ -47,8 +47,6 @@ func (m *manager) act(ctx context.Context, written []*templateState) error {
 			restart = true
 		case modeScript:
 			scripts = append(scripts, t.ChangeScript)
-		default:
-			continue
 		}
 		splay = max(splay, ptr.Deref(t.Splay))
 	}
@@ -64,45 +62,41 @@ func (m *manager) act(ctx context.Context, written []*templateState) error {
 		return nil
 	}
 	if restart {
-		// A task without a process, or with an ending one, returns an error: see overtaken.
+		// Without a process, or with an ending one, it is an error, and the action stays pending until the next start.
 		if m.req.Lifecycle.Restart(ctx, "Template with change_mode restart re-rendered") == nil {
-			m.handOver() // the next process finds the files as they are now
+			m.pending.handOver() // the next process finds the files as they are now
 		}
 		return ctx.Err()
 	}
 	for _, name := range slices.Sorted(maps.Keys(signals)) {
 		err := m.req.Lifecycle.Signal(ctx, name)
 		switch {
-		case errors.Is(err, interfaces.ErrTaskNotRunning):
+		case errors.Is(err, interfaces.ErrTaskNotRunning), ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil && ctx.Err() == nil:
+		case err != nil:
 			return &failure{fmt.Sprintf("Template failed to send signals [%s]: %v", name, err)}
 		}
 	}
 	err := m.runScripts(ctx, scripts)
-	if errors.Is(err, interfaces.ErrTaskNotRunning) {
+	switch {
+	case errors.Is(err, interfaces.ErrTaskNotRunning):
 		return nil
+	case ctx.Err() == nil:
+		m.pending.handOver() // the process knows of the files now
 	}
-	m.handOver() // the process knows of the files now
 	return err
 }
 
 // runFirstScripts runs the scripts with run_on_first_render, once, when the task runs.
 func (m *manager) runFirstScripts(ctx context.Context) error {
-	var scripts []*api.ChangeScript
-	for _, t := range m.templates {
-		if s := t.ChangeScript; ptr.Deref(t.ChangeMode) == modeScript && s != nil && ptr.Deref(s.RunOnFirstRender) {
-			scripts = append(scripts, s)
-		}
-	}
-	if m.scripted || m.req.Restored {
+	err := m.runScripts(ctx, m.pending.firstScripts())
+	switch {
+	case errors.Is(err, interfaces.ErrTaskNotRunning):
 		return nil
+	case ctx.Err() == nil:
+		m.pending.scriptsRan()
 	}
-	m.scripted = true
-	if err := m.runScripts(ctx, scripts); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-		return err
-	}
-	return nil
+	return err
 }
 
 // runScripts runs scripts beside one another, and waits for them. Errors: *failure when one fails with fail_on_error.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-envparse"
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/interfaces"
@@ -43,28 +44,27 @@ type manager struct {
 	// Used by the goroutine alone:
 	templates   []*templateState
 	noteAttempt func()
-	scripted    bool      // the scripts of the first rendering have run
 	last        time.Time // when the latest rendering after a change ended
 
-	mu   sync.Mutex // guards the fields below
-	envs []map[string]string
-	// overtaken are the templates whose files were written after the latest start of a process had begun. That process may
-	// have read the files before.
-	overtaken []*templateState
-	asked     map[render.Query]bool // whether the answer has changed since it was read
-	followed  map[render.Query]*followed
+	pending *pendingActions
+
+	mu       sync.Mutex // guards the fields below
+	envs     []map[string]string
+	asked    map[render.Query]bool // whether the answer has changed since it was read
+	followed map[render.Query]*followed
 }
 
 // templateState is a template with its place.
 type templateState struct {
 	*api.Template
 
-	text     render.Template
-	file     interfaces.File
-	place    place
-	used     []render.Query
-	missing  []string
-	rendered bool
+	text      render.Template
+	file      interfaces.File
+	place     place
+	used      []render.Query
+	missing   []string
+	rendered  bool
+	unwritten bool // the file is older than the latest rendering, which can't be written for now
 }
 
 // newManager returns a manager that renders. Errors: a source that can't be read, a path that leads out.
@@ -87,6 +87,7 @@ func newManager(h *Hook, req *interfaces.TaskPrestartRequest) (*manager, error) 
 		}
 		m.templates = append(m.templates, state)
 	}
+	m.pending = newPending(&m.req, m.templates)
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	go m.run(ctx)
@@ -130,13 +131,6 @@ func (m *manager) env() map[string]string {
 		maps.Copy(env, one)
 	}
 	return env
-}
-
-// handOver notes that the process has read, or will read, all files as they are now.
-func (m *manager) handOver() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.overtaken = nil
 }
 
 // started lets the scripts of the first rendering run.
@@ -194,11 +188,8 @@ func (m *manager) run(ctx context.Context) {
 func (m *manager) first(ctx context.Context) error {
 	pending := m.templates
 	events := missingEvents{emit: m.req.Lifecycle.Event}
-	var written []*templateState
 	for {
-		wrote, err := m.attempt(ctx, pending)
-		written = append(written, wrote...)
-		if err != nil {
+		if err := m.attempt(ctx, pending); err != nil {
 			return err
 		}
 		if pending = m.unrendered(); len(pending) == 0 {
@@ -215,9 +206,9 @@ func (m *manager) first(ctx context.Context) error {
 		events.fire()
 		pending = append(pending, m.dirty()...)
 	}
-	if m.req.Restored && len(written) > 0 {
+	if m.req.Restored {
 		m.noteAttempt() // a task that waits for its hooks can't be restarted, and runs no script
-		if err := m.act(ctx, written); err != nil {
+		if err := m.actPending(ctx); err != nil {
 			return err
 		}
 	}
@@ -229,7 +220,8 @@ func (m *manager) unrendered() []*templateState {
 	return slices.DeleteFunc(slices.Clone(m.templates), func(t *templateState) bool { return t.rendered })
 }
 
-// dirty returns the rendered templates that a change concerns, and forgets the changes.
+// dirty returns the rendered templates that a change concerns or whose files could not be written. It forgets the
+// changes.
 func (m *manager) dirty() []*templateState {
 	m.mu.Lock()
 	changed := maps.Clone(m.asked)
@@ -238,8 +230,8 @@ func (m *manager) dirty() []*templateState {
 	}
 	m.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(m.templates), func(t *templateState) bool {
-		return !t.rendered || ptr.Deref(t.Once) ||
-			!slices.ContainsFunc(t.used, func(q render.Query) bool { return changed[q] })
+		return !t.rendered || !t.unwritten && (ptr.Deref(t.Once) ||
+			!slices.ContainsFunc(t.used, func(q render.Query) bool { return changed[q] }))
 	})
 }
 
@@ -247,13 +239,7 @@ func (m *manager) dirty() []*templateState {
 func (m *manager) next(ctx context.Context) error {
 	select {
 	case <-m.begun:
-		m.mu.Lock()
-		overtaken := m.overtaken
-		m.mu.Unlock()
-		if err := m.runFirstScripts(ctx); err != nil || len(overtaken) == 0 {
-			return err
-		}
-		return m.act(ctx, overtaken)
+		return m.actPending(ctx)
 	case <-m.woken:
 	case <-ctx.Done():
 		return ctx.Err()
@@ -265,12 +251,20 @@ func (m *manager) next(ctx context.Context) error {
 	if len(dirty) == 0 {
 		return nil
 	}
-	written, err := m.attempt(ctx, dirty)
+	err := m.attempt(ctx, dirty)
 	m.last = time.Now()
-	if err != nil || len(written) == 0 {
+	if err != nil {
 		return err
 	}
-	return m.act(ctx, written)
+	return m.act(ctx)
+}
+
+// actPending does all that is still to be done for the process.
+func (m *manager) actPending(ctx context.Context) error {
+	if err := m.runFirstScripts(ctx); err != nil {
+		return err
+	}
+	return m.act(ctx)
 }
 
 // renderPause is the time between two renderings: values may change a thousand times in a second.
@@ -307,16 +301,15 @@ func (m *manager) settle(ctx context.Context) error {
 	}
 }
 
-// attempt renders templates, again and again while the store can't be read, and writes the files that differ. It
-// returns the templates whose files were written.
-func (m *manager) attempt(ctx context.Context, templates []*templateState) (written []*templateState, err error) {
+// attempt renders templates, again and again while the store can't be read, and writes the files that differ.
+func (m *manager) attempt(ctx context.Context, templates []*templateState) error {
 	for warned := false; ; warned = true {
 		results, err := m.render(ctx, templates)
 		if err == nil {
 			return m.write(templates, results)
 		}
 		if _, failed := errors.AsType[*failure](err); failed || ctx.Err() != nil {
-			return nil, err
+			return err
 		}
 		m.noteAttempt()
 		if !warned {
@@ -324,7 +317,7 @@ func (m *manager) attempt(ctx context.Context, templates []*templateState) (writ
 			m.req.Lifecycle.Event(Waiting, "Waiting: "+err.Error())
 		}
 		if err := wake.Sleep(ctx, retryPause); err != nil {
-			return nil, err
+			return err
 		}
 	}
 }
@@ -393,49 +386,74 @@ func (m *manager) render(ctx context.Context, templates []*templateState) ([]ren
 	return nil, &failure{fmt.Sprintf("Template failed: each of %d answers led to another question", maxRounds)}
 }
 
-// write writes the files of the templates that have all values.
-func (m *manager) write(templates []*templateState, results []render.Result) (written []*templateState, err error) {
+// write writes the files of the templates that have all values. A file that can't be written for now keeps its content
+// and is tried again: the task runs on. Errors: *failure.
+func (m *manager) write(templates []*templateState, results []render.Result) error {
 	for i, t := range templates {
 		r := results[i]
 		t.used, t.missing = r.Used, r.Names
 		if len(r.Missing) > 0 {
 			continue
 		}
+		var env map[string]string
 		if ptr.Deref(t.Envvars) {
-			env, err := envparse.Parse(strings.NewReader(string(r.Output)))
-			if err != nil {
+			var err error
+			if env, err = envparse.Parse(strings.NewReader(string(r.Output))); err != nil {
 				// the parser's error has the line, which may be secret
-				return nil, &failure{fmt.Sprintf("Template failed to read environment variables: "+
+				return &failure{fmt.Sprintf("Template failed to read environment variables: "+
 					"error parsing env template %q: it must have lines such as KEY=value", ptr.Deref(t.DestPath))}
 			}
-			m.mu.Lock()
-			m.envs[slices.Index(m.templates, t)] = env
-			m.mu.Unlock()
 		}
-		var owner *interfaces.Owner
-		if !t.rendered && !m.req.Restored { // an earlier version of the job may have given the file to others
-			owner = cmp.Or(t.file.Owner, &interfaces.Owner{UID: m.req.User.UID, GID: m.req.User.GID})
-		}
-		t.rendered = true
-		if t.place.holds(m.req.Dir, r.Output, owner, t.file.Mode) {
+		switch err := m.writeFile(t, r.Output); {
+		case passes(err):
+			m.tryAgain(t, err)
+			t.rendered = t.rendered || m.req.Restored // a running process has the file that is there
 			continue
+		case err != nil:
+			return &failure{fmt.Sprintf("Template failed: %s: failed writing file: %v", t.text.Source, err)}
 		}
-		file := t.file
-		file.Data = r.Output
-		if err := m.req.WriteFile(file); err != nil {
-			return nil, &failure{fmt.Sprintf("Template failed: %s: failed writing file: %v", t.text.Source, err)}
-		}
-		written = append(written, t)
+		t.rendered, t.unwritten = true, false
+		m.mu.Lock()
+		m.envs[slices.Index(m.templates, t)] = env
+		m.mu.Unlock()
 	}
-	m.mu.Lock()
-	for _, t := range written {
-		if !slices.Contains(m.overtaken, t) {
-			m.overtaken = append(m.overtaken, t)
-		}
-	}
-	m.mu.Unlock()
 	m.forget()
-	return written, nil
+	return nil
+}
+
+// writeFile writes the file of a template, unless it has the content already.
+func (m *manager) writeFile(t *templateState, content []byte) error {
+	var owner *interfaces.Owner
+	if !t.rendered && !m.req.Restored { // an earlier version of the job may have given the file to others
+		owner = cmp.Or(t.file.Owner, &interfaces.Owner{UID: m.req.User.UID, GID: m.req.User.GID})
+	}
+	if t.place.holds(m.req.Dir, content, owner, t.file.Mode) {
+		return nil
+	}
+	file := t.file
+	file.Data = content
+	write := func() error { return m.req.WriteFile(file) }
+	if !m.req.Restored && !m.isRendered() { // no process has started yet
+		return write()
+	}
+	return m.pending.write(t, digest(content), write)
+}
+
+// passes reports whether an error of a write is one that room on the disk, or an operator, can end.
+func passes(err error) bool {
+	return slices.ContainsFunc([]error{errUnsaved, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS, unix.EMFILE, unix.ENFILE,
+		unix.ENOMEM}, func(one error) bool { return errors.Is(err, one) })
+}
+
+// tryAgain has a file that could not be written rendered again after a while. The first failure in a row is logged, and
+// is an event of the task.
+func (m *manager) tryAgain(t *templateState, err error) {
+	if !t.unwritten {
+		m.logger.Warn("a template's file can't be written; an older one stays, and taskapi tries again", "error", err)
+		m.req.Lifecycle.Event(Waiting, "Waiting: "+err.Error())
+	}
+	t.unwritten = true
+	time.AfterFunc(retryPause, m.woken.Send)
 }
 
 // forget drops the queries that no template uses any more.

@@ -99,7 +99,7 @@ func (h *Hook) Prestart(
 		return nil, ctx.Err()
 	}
 	if !req.Restored { // a restored process may have read the files before they were written
-		m.handOver()
+		m.pending.handOver()
 	}
 	return &interfaces.TaskPrestartResponse{Env: m.env()}, nil
 }

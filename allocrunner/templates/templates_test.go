@@ -2,6 +2,7 @@ package templates_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
@@ -56,14 +57,16 @@ type shared struct {
 	registry  *registry.Registry
 	denied    *atomic.Bool // every variable is
 	sources   map[render.Program]templates.Source
+	dir       string // of the allocation; empty for a temporary one
+	stateDir  string // of its state, too
 }
 
 func newShared(t *testing.T) *shared {
 	t.Helper()
 	store := memory.New()
 	t.Cleanup(func() { _ = store.Close() })
-	return &shared{t, store, variables.New(variables.Config{Store: store, Sealer: plain{}}), registry.New(store),
-		new(atomic.Bool), map[render.Program]templates.Source{}}
+	return &shared{t: t, store: store, variables: variables.New(variables.Config{Store: store, Sealer: plain{}}),
+		registry: registry.New(store), denied: new(atomic.Bool), sources: map[render.Program]templates.Source{}}
 }
 
 func (s *shared) Variable(ctx context.Context, namespace, path string) (*api.Variable, error) {
@@ -135,14 +138,14 @@ func (s *shared) runTask(task *api.Task) *running {
 	group.Tasks = []*api.Task{task}
 	job := &api.Job{ID: new("job"), Name: new("job"), Type: new("service"), TaskGroups: []*api.TaskGroup{group}}
 	job.Canonicalize()
-	db, err := state.Open(filepath.Join(s.t.TempDir(), "state.db"), "test")
+	db, err := state.Open(filepath.Join(cmp.Or(s.stateDir, s.t.TempDir()), "state.db"), "test")
 	must.OK(s.t, err)
 	s.t.Cleanup(func() { _ = db.Close() })
 	r := &running{t: s.t, shared: s, log: new(bytes.Buffer), state: db}
 	r.cfg = interfaces.Config{
 		Alloc: &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Namespace: "default",
 			JobID: "job", Job: job, TaskGroup: "g", NodeID: "n", NodeName: "n"},
-		Dir: filepath.Join(s.t.TempDir(), "alloc"), State: db,
+		Dir: filepath.Join(cmp.Or(s.dir, s.t.TempDir()), "alloc"), State: db,
 		Logger: slog.New(slog.NewTextHandler(&lockedBuffer{to: r.log}, nil)),
 	}
 	r.cfg.OnEvent = func(_ string, e *api.TaskEvent) {
@@ -260,7 +263,7 @@ func (r *running) wantFailure(words string) {
 		r.t.Fatalf("it ended with %v, want %q", err, words)
 	}
 	r.until("reported", func() bool { return len(r.seen()) >= 3 })
-	if diff := cmp.Diff([]string{"Received", "Task Setup", "Killing"}, r.types()); diff != "" {
+	if diff := gocmp.Diff([]string{"Received", "Task Setup", "Killing"}, r.types()); diff != "" {
 		r.t.Errorf("events (-want +got):\n%s", diff)
 	}
 	r.wantNoSecret()

@@ -63,4 +63,4 @@ type nobody struct{}
 func (nobody) TaskEvent(string, *api.TaskEvent) {}
 func (nobody) TaskChanged(string)               {}
 func (nobody) TaskRecorded(string)              {}
-func (nobody) Save(string)                      {}
+func (nobody) Save(string) error                { return nil }

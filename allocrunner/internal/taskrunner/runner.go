@@ -41,9 +41,9 @@ type Observer interface {
 	TaskChanged(task string)
 	// TaskRecorded is called when only the value that Saved returns has changed.
 	TaskRecorded(task string)
-	// Save returns when the value that Saved returns is saved, or can't be saved for now. It is called before the task
-	// acts on the change.
-	Save(task string)
+	// Save returns when the value that Saved returns is saved. It is called before the task acts on the change. Errors:
+	// why the value can't be saved for now.
+	Save(task string) error
 }
 
 // Starter prepares the machine for a task's start.
@@ -499,7 +499,7 @@ func (r *Runner) handle(ctx context.Context, e event) {
 		r.show(effects)
 	}
 	if mustBeSafe(was, r.state) {
-		r.cfg.Observer.Save(r.name)
+		_ = r.cfg.Observer.Save(r.name) // after an error, it is saved later
 	}
 	if !r.state.beingStopped() {
 		r.answerWaiters()

@@ -110,6 +110,7 @@ func (r *Runner) prestart(
 		r.record.saveHookData(h.Name(), kept)
 		r.cfg.Observer.TaskRecorded(r.name)
 	}
+	req.Sync = func() error { return r.cfg.Observer.Save(r.name) }
 	err = r.cfg.Meter.Call(r.logger, h.Name(), "task_prestart", func() (err error) {
 		resp, err = h.Prestart(ctx, &req)
 		return err
