@@ -51,9 +51,8 @@ type Hook struct {
 	begun  wake.Signal // a process has started
 	doubt  wake.Signal // a request was denied, perhaps since the token is no longer good
 
-	unsettled bool // Keep was called with pending; only the goroutine uses this field
-
 	mu      sync.Mutex // guards the fields below
+	pending bool       // Keep was called with pending
 	block   *api.Vault
 	req     *interfaces.TaskPrestartRequest // without its Alloc
 	token   string
@@ -104,6 +103,7 @@ func (h *Hook) Prestart(
 		token, changed, done := h.token, h.changed, h.done
 		if token != "" && !req.Restored {
 			h.handed = token
+			h.settleLocked()
 		}
 		h.mu.Unlock()
 		if token != "" {
@@ -246,15 +246,15 @@ func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
 	text, err := allocfs.ReadFile(h.req.Dir.Dir, privatePath, tokenfile.Max, interfaces.Reader{
 		UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}) //nolint:gosec // a user's number
 	token := string(text)
-	h.unsettled = maps.Equal(h.req.Kept, pending())
 	if err != nil || !tokenfile.Valid(token) {
 		return grant{}, false
 	}
-	handed := token
-	if h.unsettled {
-		handed = ""
+	h.mu.Lock()
+	h.publishLocked(token) // templates may use it meanwhile
+	if h.pending = maps.Equal(h.req.Kept, pending()); !h.pending {
+		h.handed = token
 	}
-	h.publish(token, handed) // templates may use it meanwhile
+	h.mu.Unlock()
 	attempted()
 	if h.cfg.Settings.TokenFile != "" {
 		return grant{}, false
@@ -338,59 +338,71 @@ func (h *Hook) login(ctx context.Context) (grant, error) {
 // replace writes a token into the task's files, and makes change_mode act. A fresh task waits for its first token, so
 // change_mode does not act.
 func (h *Hook) replace(ctx context.Context, token string, fresh bool) {
-	if old, _ := h.current(); old != token {
-		if !fresh {
-			h.unsettled = true
-			h.req.Keep(pending()) // this process may be killed before change_mode has acted
+	h.mu.Lock()
+	written := h.token == token && !h.pending // an earlier process may have written one file of two
+	h.mu.Unlock()
+	for failures := 1; !written; failures++ {
+		err := h.write(token, fresh)
+		if written = err == nil; written {
+			break
 		}
-		for failures := 1; ; failures++ {
-			err := h.write(token)
-			if err == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				return
-			}
-			h.logger.Warn("the token of Vault was not written; taskapi tries again until it is", "error", err)
-			h.wait(ctx, wake.Retry(failures))
+		if ctx.Err() != nil {
+			return
 		}
-		h.publish(token, "")
+		h.logger.Warn("the token of Vault was not written; taskapi tries again until it is", "error", err)
+		h.wait(ctx, wake.Retry(failures))
 	}
-	if fresh {
-		return
+	if !fresh {
+		h.act(ctx)
 	}
-	h.act(ctx)
-	if h.unsettled && ctx.Err() == nil {
-		h.unsettled = false
+}
+
+// settleLocked saves that the process knows the token.
+func (h *Hook) settleLocked() {
+	if h.pending {
+		h.pending = false
 		h.req.Keep(nil)
 	}
 }
 
-func (h *Hook) write(token string) error {
+// write writes a token into the task's files, and publishes it. Unless the task is fresh, write first saves that
+// change_mode has not acted: this process may be killed before.
+func (h *Hook) write(token string, fresh bool) error {
+	h.mu.Lock() // no process starts with one token in its environment and the other in its file
+	defer h.mu.Unlock()
+	if !fresh {
+		h.pending = true
+		h.req.Keep(pending())
+		if err := h.req.Sync(); err != nil {
+			return err
+		}
+	}
 	own := &interfaces.Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())} //nolint:gosec // a user's number
 	err := h.req.WriteFile(interfaces.File{Path: privatePath, Data: []byte(token), Owner: own})
-	if err != nil || ptr.Deref(h.block.DisableFile) {
-		return err
+	if err == nil && !ptr.Deref(h.block.DisableFile) {
+		err = h.req.WriteFile(interfaces.File{Path: secretsPath, Data: []byte(token)})
 	}
-	return h.req.WriteFile(interfaces.File{Path: secretsPath, Data: []byte(token)})
+	if err == nil {
+		h.publishLocked(token)
+	}
+	return err
 }
 
-// publish sets the token and, unless handed is empty, the token that the process knows.
-func (h *Hook) publish(token, handed string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (h *Hook) publishLocked(token string) {
 	if h.token != token {
 		h.token = token
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
-	h.handed = cmp.Or(handed, h.handed)
 }
 
 // act does what change_mode says, unless the process knows the token already or is ending.
 func (h *Hook) act(ctx context.Context) {
 	h.mu.Lock()
 	known, ending := h.handed == h.token, h.ending
+	if known {
+		h.settleLocked()
+	}
 	h.mu.Unlock()
 	if known || ending {
 		return
@@ -418,6 +430,7 @@ func (h *Hook) noteHanded() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.handed = h.token
+	h.settleLocked()
 }
 
 // wait waits for a time, or until the token is in doubt, and reports whether the token is. Meanwhile it acts on a

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +48,9 @@ type fixture struct {
 	mu   sync.Mutex // guards the fields below
 	did  []string   // what the hook did to the task
 	kept map[string]string
+
+	synced, atWrite map[string]string // kept, at the latest Sync, and as it was then at the latest write of a file
+	refused         error             // of Sync
 }
 
 func newFixture(t *testing.T, server *vaulttest.Server) *fixture {
@@ -107,7 +111,16 @@ func (f *fixture) start(ctx context.Context, restored bool) map[string]string {
 			defer f.mu.Unlock()
 			f.kept = maps.Clone(kept)
 		},
+		Sync: func() error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.synced = maps.Clone(f.kept)
+			return f.refused
+		},
 		WriteFile: func(file interfaces.File) error {
+			f.mu.Lock()
+			f.atWrite = f.synced
+			f.mu.Unlock()
 			return os.WriteFile(filepath.Join(f.dir, file.Path), file.Data, 0o600)
 		},
 	})
@@ -319,11 +332,15 @@ func TestResume(t *testing.T) {
 		}
 		f.want()
 		f.hook.Shutdown()
-		f.kept = map[string]string{"change": "pending"} // it was killed before it told the task
+		f.kept = map[string]string{"change": "pending"} // it was killed after the first file, before it told the task
+		must.OK(t, os.WriteFile(filepath.Join(f.dir, "secrets/vault_token"), []byte("old"), 0o600))
 		f.make()
 		f.start(t.Context(), true)
 		time.Sleep(time.Minute)
 		f.want("signal SIGHUP")
+		if got := f.read("secrets/vault_token"); got != first {
+			t.Errorf("the task was told of %q", got)
+		}
 		if f.kept != nil {
 			t.Errorf("the change is still %v", f.kept)
 		}
@@ -334,6 +351,37 @@ func TestResume(t *testing.T) {
 		time.Sleep(time.Minute)
 		f.want("signal SIGHUP", "signal SIGHUP")
 		f.stop(first)
+	})
+}
+
+// TestPendingIsSaved: that the task is to be told of a token is saved before the token is written, until a process knows
+// it. While that can't be saved, the task keeps the old token.
+func TestPendingIsSaved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, vaulttest.Unserved())
+		f.block.ChangeMode = new("restart")
+		first := f.start(t.Context(), false)["VAULT_TOKEN"]
+		f.refused = syscall.ENOSPC
+		f.vault.Revoke()
+		time.Sleep(time.Hour)
+		if got := f.read("secrets/vault_token"); got != first {
+			t.Errorf("the file has %q, want the first token", got)
+		}
+		f.want()
+		f.mu.Lock()
+		f.refused = nil
+		f.mu.Unlock()
+		time.Sleep(time.Minute)
+		f.want("restart Vault: new Vault token acquired")
+		pending := map[string]string{"change": "pending"}
+		if !maps.Equal(f.atWrite, pending) || !maps.Equal(f.kept, pending) { // no process has started since
+			t.Errorf("%v was saved at the write, then %v; want both pending", f.atWrite, f.kept)
+		}
+		f.start(t.Context(), false)
+		if f.kept != nil {
+			t.Errorf("the change is still %v", f.kept)
+		}
+		f.stop(f.read("secrets/vault_token"))
 	})
 }
 
