@@ -42,6 +42,9 @@ func (m *metadata) current(now time.Time, wi *api.WorkloadIdentity, trusted func
 type issued struct {
 	File *metadata `json:"file,omitempty"` // in the identity's file
 	Env  *metadata `json:"env,omitempty"`  // in the environment of the task's process
+	// Pending: the file has a token since change_mode has last acted. If the write of a file is saved nowhere, the saved
+	// token is due, and its renewal acts.
+	Pending bool `json:"pending,omitempty"`
 
 	beside *metadata // in the environment of programs that run beside a resumed process
 	stale  bool      // a newer token could not be written to the file

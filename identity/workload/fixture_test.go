@@ -50,7 +50,7 @@ type runner struct {
 	dir     string
 	full    bool          // the disk is
 	gone    bool          // the process is: it can't be restarted
-	hang    chan struct{} // a restart takes until this is closed; nil for no time
+	hang    chan struct{} // a restart or a signal takes until this is closed; nil for no time
 
 	begun time.Time
 	mu    sync.Mutex // guards the fields below
@@ -134,19 +134,27 @@ func (r *runner) Restart(ctx context.Context, reason string) error {
 	if r.gone {
 		return errors.New("not running")
 	}
-	if r.hang != nil {
-		select {
-		case <-r.hang:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := r.wait(ctx); err != nil {
+		return err
 	}
 	return r.start()
 }
 
-func (r *runner) Signal(_ context.Context, name string) error {
+func (r *runner) Signal(ctx context.Context, name string) error {
 	r.record("signal %s", name)
-	return nil
+	return r.wait(ctx)
+}
+
+func (r *runner) wait(ctx context.Context) error {
+	if r.hang == nil {
+		return nil
+	}
+	select {
+	case <-r.hang:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // expect compares what the manager has done so far.

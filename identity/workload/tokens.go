@@ -63,7 +63,7 @@ type state struct {
 
 	out          issued
 	issueAfter   time.Time // after a renewal that failed
-	restartAfter time.Time // after a restart that has not led to a start yet
+	restartAfter time.Time // after a change_mode that has not succeeded, or not led to a start, yet
 	reacting     bool      // its change_mode is due
 	failing      bool      // a renewal has failed, which has been logged
 	refused      bool      // a token in the environment is refused, which has been logged
@@ -264,8 +264,9 @@ func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.T
 			"it is refused until the task is restarted", "identity", s.Name)
 	}
 	s.refused = a.refused
-	restart := s.ChangeMode == "restart" && (renewed || a.restart) && !now.Before(s.restartAfter)
-	if restart || s.ChangeMode == "signal" && renewed {
+	acts := s.ChangeMode == "restart" || s.ChangeMode == "signal"
+	s.out.Pending = acts && (s.out.Pending || renewed)
+	if (s.out.Pending || a.restart) && !now.Before(s.restartAfter) || s.ChangeMode == "signal" && renewed {
 		s.restartAfter = now.Add(lookInterval)
 		if !s.reacting {
 			s.reacting = true
@@ -278,7 +279,7 @@ func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.T
 	case renewed:
 		a = decide(now, s.WorkloadIdentity, s.out, t.trusted)
 	}
-	if a.restart {
+	if a.restart || s.out.Pending {
 		return renewed, earliest(s.restartAfter, a.next)
 	}
 	return renewed, a.next
@@ -322,6 +323,10 @@ func (t *Tokens) react(ctx context.Context) {
 		}
 		t.mu.Lock()
 		s.reacting = false
+		if err == nil {
+			s.out.Pending = false
+			t.saveLocked()
+		}
 	}
 	t.cancel()
 	t.cancel = nil

@@ -410,6 +410,30 @@ func TestRemovedKeysTokenInTheEnvironment(t *testing.T) {
 	})
 }
 
+// TestResumeOfAChange: a change_mode that has not acted when this process is killed, or leaves, acts in the next one,
+// once.
+func TestResumeOfAChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api.WorkloadIdentity{Name: "a", TTL: time.Hour, File: true, ChangeMode: "signal", ChangeSignal: "SIGHUP"}
+		r := newRunner(t, io.Discard, a).started()
+		mustWrite(t, r.dir, "secrets/nomad_a.jwt")
+		r.hang = make(chan struct{})
+		resume := func() {
+			r.tokens.Stop()
+			r.manage(io.Discard, []string{"nomadproject.io"}, a)
+			must.Get(r.tokens.Resume(r.host(), r.saved))(t)
+		}
+		r.run(31 * time.Minute)
+		resume()
+		r.hang = nil
+		r.run(5 * time.Minute)
+		resume()
+		r.run(5 * time.Minute)
+		r.expect("0s write secrets/nomad_a.jwt", "30m0s write secrets/nomad_a.jwt", "30m0s signal SIGHUP",
+			"31m0s signal SIGHUP")
+	})
+}
+
 // TestTokensBesideAResumedProcess are the only ones of their key, which is removed.
 func TestTokensBesideAResumedProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
