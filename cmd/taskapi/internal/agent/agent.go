@@ -201,7 +201,7 @@ func (a *Agent) Run(ctx context.Context, alloc *api.Allocation) (bool, error) {
 		}
 		defer scrapes.close()
 	}
-	defer a.cfg.Events.Flush() // while SIGPIPE is caught: the reader may have gone
+	defer a.cfg.Events.Flush()
 	sayUpdated(a.cfg.Events, a.cfg.Changes)
 	if next := a.cfg.Next; next != nil {
 		now := a.cfg.Lock.Saved().Alloc

@@ -17,14 +17,11 @@ import (
 const SameStop = 50 * time.Millisecond
 
 // onSignals handles signals: the first SIGINT or SIGTERM stops the allocation gracefully, and the second kills it.
-// SIGUSR1 detaches it for another taskapi to resume. SIGHUP reopens the audit log. SIGHUP, SIGPIPE and SIGXFSZ end
-// nothing: a terminal may close, a reader of the events may go away, a file may become too long. They are caught, not
-// ignored, because tasks inherit ignored signals.
+// SIGUSR1 detaches it for another taskapi to resume. SIGHUP reopens the audit log, and ends nothing: a terminal may
+// close.
 func (a *Agent) onSignals() (release func()) {
 	signals := a.cfg.Signals
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP)
-	unheard := make(chan os.Signal, 1) // nobody receives from it
-	signal.Notify(unheard, syscall.SIGPIPE, syscall.SIGXFSZ)
 	done := make(chan struct{})
 	var background sync.WaitGroup
 	background.Go(func() {
@@ -69,7 +66,6 @@ func (a *Agent) onSignals() (release func()) {
 	})
 	return func() {
 		signal.Stop(signals)
-		signal.Stop(unheard)
 		close(done)
 		background.Wait()
 	}

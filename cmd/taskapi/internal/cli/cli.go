@@ -70,6 +70,7 @@ type command struct {
 	name        string
 	build       func(base.Environment) *cobra.Command
 	destructive bool
+	lasts       bool // it has tasks or serves clients, so it goes on without a reader of its output
 }
 
 // groups are the commands as the help lists them; those of the last group only with --all.
@@ -78,12 +79,12 @@ var groups = []struct {
 	commands []command
 }{
 	{"Daily", []command{
-		{name: "run", build: lifecycle.Run},
+		{name: "run", build: lifecycle.Run, lasts: true},
 		{name: "status", build: look.Status},
 		{name: "logs", build: look.Logs},
 		{name: "exec", build: access.Exec},
 		{name: "restart", build: lifecycle.Restart, destructive: true},
-		{name: "stop", build: lifecycle.Stop, destructive: true},
+		{name: "stop", build: lifecycle.Stop, destructive: true, lasts: true},
 		{name: "update", build: lifecycle.Update},
 		{name: "top", build: look.Top},
 		{name: "attach", build: lifecycle.Attach},
@@ -97,23 +98,23 @@ var groups = []struct {
 		{name: "fs", build: look.FS},
 		{name: "var", build: shared.Var},
 		{name: "service", build: shared.Service},
-		{name: "takeover", build: lifecycle.Takeover},
-		{name: "proxy", build: access.Proxy},
+		{name: "takeover", build: lifecycle.Takeover, lasts: true},
+		{name: "proxy", build: access.Proxy, lasts: true},
 	}},
 	{"Develop and test", []command{
-		{name: "dev", build: develop.Dev},
-		{name: "test", build: develop.Test},
+		{name: "dev", build: develop.Dev, lasts: true},
+		{name: "test", build: develop.Test, lasts: true},
 		{name: "validate", build: develop.Validate},
 		{name: "token", build: keys.Token},
 		{name: "api", build: access.API},
 	}},
 	{"More", []command{
-		{name: "agent", build: machine.Agent},
+		{name: "agent", build: machine.Agent, lasts: true},
 		{name: "keyring", build: keys.Keyring},
 		{name: "config", build: look.Config},
 		{name: "state", build: look.State},
-		{name: "ui", build: look.UI},
-		{name: "gateway", build: access.Gateway},
+		{name: "ui", build: look.UI, lasts: true},
+		{name: "gateway", build: access.Gateway, lasts: true},
 		{name: "version", build: versionCommand},
 		{name: "completion"}, // the library makes this command and the next
 		{name: "help"},
@@ -166,6 +167,9 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 			cmd := c.build(w)
 			if c.destructive {
 				base.IsDestructive(cmd)
+			}
+			if c.lasts {
+				base.OutlivesReaders(cmd)
 			}
 			root.AddCommand(cmd)
 		}

@@ -3,8 +3,11 @@ package base
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/agext/levenshtein"
@@ -143,6 +146,21 @@ func ExitsAsAnother(cmd *cobra.Command) *cobra.Command {
 
 // RunsAnother reports whether a command runs another one.
 func RunsAnother(cmd *cobra.Command) bool { return cmd.Annotations[runsAnother] != "" }
+
+// OutlivesReaders keeps a command running when a pipe of its standard output or error has lost its reader, or when a
+// file has reached the limit of its size. Without this, the next write ends the process by a signal; with it, the write
+// fails. The signals are caught, not ignored, because the programs that a process starts inherit ignored signals.
+func OutlivesReaders(cmd *cobra.Command) *cobra.Command {
+	before := cmd.PreRunE
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGXFSZ) // nobody receives from it
+		if before == nil {
+			return nil
+		}
+		return before(cmd, args)
+	}
+	return cmd
+}
 
 // IsDestructive annotates a command.
 func IsDestructive(cmd *cobra.Command) *cobra.Command {

@@ -71,7 +71,7 @@ can't be executed, 125 when taskapi itself failed: a flag is wrong, or the lock 
 		"time between attempts to acquire a lock that is not released (default 1.1 TTLs)")
 	f.IntVar(&line.maxRetry, "max-retry", 5,
 		"`N` attempts to renew the lock while the data directory can't be written, within the TTL")
-	return base.SetRunsAnother(cmd)
+	return base.OutlivesReaders(base.SetRunsAnother(cmd))
 }
 
 func (l *lockCommandLine) run(ctx context.Context, args []string, w base.Environment) error {
