@@ -100,13 +100,21 @@ func keeperConfig(dir string) keeper.Config {
 	}
 }
 
-// TasksRunning reports whether any process of a task in the allocation directory dir is alive, with or without a
-// taskapi that controls the keeper. An idle keeper does not count.
+// TasksRunning reports whether the keeper of the allocation directory dir has a process, with or without a taskapi that
+// controls the keeper. An idle keeper does not count, nor do processes that a killed keeper has left.
 func TasksRunning(dir string) bool { return keeper.Busy(dir) }
 
 // Search reports, as TasksRunning does, whether any process of a task in the allocation directory dir is alive, and
 // whether nothing of the allocation runs, an idle keeper included.
 func Search(dir string) (tasksRunning, unused bool) { return keeper.Search(keeperConfig(dir)) }
+
+// ProcessesLeft reports whether any process of the allocation in dir is alive, also one that a killed keeper has left,
+// or whether that can't be found out. Such a process may use all that the allocation has: ports, devices, volumes.
+func ProcessesLeft(dir string) bool {
+	left, err := OrphansRun(dir)
+	_, isCopy := errors.AsType[*keeper.CopyError](err) // the original's keeper holds what the original has
+	return left || err != nil && !isCopy
+}
 
 // CheckCopy returns an error when dir is a copy of an allocation directory whose keeper runs. The files in dir are
 // about the original's tasks, which must not be touched from here.

@@ -91,7 +91,8 @@ func missingProgram(
 // CheckPorts finds the ports of a group that are not available now. It reserves none. describe says which allocation
 // has a directory and what can be done about it.
 func CheckPorts(group *api.TaskGroup, hostIP string, describe func(dir string) string) []review.Finding {
-	reservation, err := ports.Allocate(ports.Config{Networks: interfaces.Networks(group), HostIP: hostIP})
+	reservation, err := ports.Allocate(ports.Config{Networks: interfaces.Networks(group), HostIP: hostIP,
+		Left: ProcessesLeft})
 	if err != nil {
 		severity := review.Refused
 		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job

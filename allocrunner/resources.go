@@ -91,6 +91,7 @@ func (r *Runner) reservePorts(handed []drivers.HeldSocket) (*ports.Reservation, 
 		Networks: interfaces.Networks(r.group()),
 		HostIP:   r.cfg.HostIP,
 		Owner:    r.cfg.Dir,
+		Left:     ProcessesLeft,
 	}
 	had := handedPorts(handed)
 	if r.cfg.Saved != nil && r.cfg.Saved.Alloc.AllocatedResources != nil {

@@ -2,8 +2,9 @@
 // cores, and volumes with one writer. No two holders have an exclusive claim on the same thing at a time.
 //
 // A holder is an allocation, by its ID. Its claims count while a process has the holder's lock, which the allocation's
-// keeper has as well as its agent, or while a process of a task runs. So a dead allocation loses a claim only when
-// another allocation needs the thing. Until then the next process of the dead allocation finds its claims unchanged.
+// keeper has as well as its agent, or while any process of the allocation is left. So a dead allocation loses a claim
+// only when another allocation needs the thing. Until then the next process of the dead allocation finds its claims
+// unchanged.
 package claims
 
 import (
@@ -63,7 +64,7 @@ var ErrInvalid = errors.New("invalid holder")
 // Table is the claims of a data directory.
 type Table struct {
 	Dir  string                   // made if it is missing
-	Runs func(holder string) bool // reports whether a process of a task runs; nil for no
+	Left func(holder string) bool // reports whether a process of the holder is left; nil for no
 }
 
 // Holder has claims until its table forgets them. Its methods may be called by several goroutines.
@@ -257,7 +258,7 @@ func (t Table) alive(name string) (bool, error) {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return false, fmt.Errorf("claims: %w", err)
 	}
-	return t.Runs != nil && t.Runs(name), nil
+	return t.Left != nil && t.Left(name), nil
 }
 
 // read returns the claims of a holder; none if there is no list.

@@ -162,9 +162,9 @@ func TestOtherProcess(t *testing.T) {
 
 // TestKilledHolder: claims end with the last process that has the holder's lock, and come back if nobody took them.
 func TestKilledHolder(t *testing.T) {
-	runs := true
-	table := claims.Table{Dir: filepath.Join(t.TempDir(), "claims"), Runs: func(name string) bool {
-		return runs && name == "other"
+	left := true
+	table := claims.Table{Dir: filepath.Join(t.TempDir(), "claims"), Left: func(name string) bool {
+		return left && name == "other"
 	}}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestOtherProcess$")
 	cmd.Env = append(os.Environ(), holdEnv+"="+table.Dir)
@@ -194,8 +194,8 @@ func TestKilledHolder(t *testing.T) {
 	agent.Kill()
 	refused(t, mine, gpu, "other")
 	lock.Close()
-	refused(t, mine, gpu, "other") // its task runs
-	runs = false
+	refused(t, mine, gpu, "other") // a process is left
+	left = false
 	again := hold(t, table, "other")
 	refused(t, mine, gpu, "other") // it goes on with what it had
 	again.Close()

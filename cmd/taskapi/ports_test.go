@@ -30,7 +30,7 @@ job "port" {
       driver = "raw_exec"
       config {
         command = "/bin/sh"
-        args    = ["-c", "echo $$ > local/pid; exec sleep 1000"]
+        args    = ["-c", "sleep 1000 & echo $! > local/left; echo $$ > local/pid; exec sleep 1000"]
       }
     }
   }
@@ -51,8 +51,9 @@ func freePort(t *testing.T, first, last int) int {
 	return 0
 }
 
-// TestAPortOutlivesItsTaskapi: while the tasks run, no other allocation gets their port, also when taskapi was killed;
-// and one that gets it when the keeper was killed, too, keeps nobody from stopping what had it before.
+// TestAPortOutlivesItsTaskapi: while the tasks run, no other allocation gets their port, also when taskapi was killed,
+// nor while a process is left that a killed keeper has left; and one that gets it after that keeps nobody from stopping
+// what had it before.
 func TestAPortOutlivesItsTaskapi(t *testing.T) {
 	t.Parallel()
 	port := freePort(t, 10_000, 20_000)
@@ -65,17 +66,25 @@ func TestAPortOutlivesItsTaskapi(t *testing.T) {
 	pid, _ := os.ReadFile(pidFile)
 	kill(t, first)
 
-	other := startProcess(t, elsewhere, file)
-	var exit *exec.ExitError
-	if err := other.Wait(); !errors.As(err, &exit) ||
-		!strings.Contains(other.out.String(), "reserved for another allocation in "+alloc) {
-		t.Fatalf("another allocation with the port: %v\n%s", err, other.out)
+	refused := func(by []byte) {
+		t.Helper()
+		other := startProcess(t, elsewhere, file)
+		var exit *exec.ExitError
+		if err := other.Wait(); !errors.As(err, &exit) ||
+			!strings.Contains(other.out.String(), "reserved for another allocation in "+alloc) {
+			t.Fatalf("another allocation with the port: %v\n%s", err, other.out)
+		}
+		if !alive(by) {
+			t.Fatal("what has the port does not run any more")
+		}
 	}
-	if !alive(pid) {
-		t.Fatal("the task does not run any more")
-	}
+	refused(pid)
+	left := must.Get(os.ReadFile(filepath.Join(alloc, "t", "local", "left")))(t)
 	killKeeper(t, dir)
 	until(t, first, "the task is gone", func() bool { return !alive(pid) })
+	refused(left)
+	must.OK(t, syscall.Kill(atoi(strings.TrimSpace(string(left))), syscall.SIGKILL))
+	until(t, first, "nothing is left", func() bool { return !alive(left) })
 
 	last := startProcess(t, third, file)
 	until(t, last, "another one has the port", func() bool { return strings.Contains(last.out.String(), " Started") })

@@ -3,6 +3,7 @@ package ports
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,7 +21,8 @@ import (
 //	8080@127.0.0.1   locked by the owner of that address
 //
 // A file with an exclusive lock contains its owner's name. The lock belongs to the open file, which another process may
-// have, too.
+// have, too. If these processes are killed, the file stays, and the lock is the owner's as long as processes are left of
+// the owner (Config.Left).
 
 // lockRoot returns the directory of the locks of our user's allocations in the present network namespace. Other users
 // can neither make nor hold a lock there: between users only a bound socket decides.
@@ -103,6 +105,10 @@ func (h *reservedPort) lock(path, owner string, alone bool) error {
 			continue
 		}
 		if err == nil {
+			if err := h.leftToOther(f, owner, alone); err != nil {
+				f.Close() // and the file stays
+				return err
+			}
 			_ = f.Truncate(0) // the name is for messages, and tells the owner that the lock is its own
 			_, _ = f.WriteAt([]byte(text), 0)
 			h.locks = append(h.locks, f)
@@ -115,6 +121,25 @@ func (h *reservedPort) lock(path, owner string, alone bool) error {
 		h.shared = true
 		return reserved(f, owner)
 	}
+}
+
+// leftToOther returns an error if another owner has left processes and a lock that conflicts with this one, which has
+// just been taken. The exclusive lock of a wildcard also conflicts with those of single addresses.
+func (h *reservedPort) leftToOther(f *os.File, owner string, alone bool) error {
+	dir, name := filepath.Split(f.Name())
+	names := []string{name}
+	if alone && h.at.Addr().IsUnspecified() {
+		single, _ := fs.Glob(os.DirFS(dir), name+"@*") // the pattern is good
+		names = append(names, single...)
+	}
+	for _, name := range names {
+		text, _ := os.ReadFile(filepath.Join(dir, name)) // one that is gone has no owner
+		whose := string(text)
+		if whose != "" && whose != owner && h.left != nil && h.left(whose) {
+			return &ReservedError{Port: strconv.Itoa(int(h.at.Port())), Owner: whose}
+		}
+	}
+	return nil
 }
 
 func stillAt(f *os.File, path string) bool {

@@ -29,9 +29,14 @@ func locked(hostIP string, port int) (*ports.Reservation, error) {
 
 // lockedFor locks it for an owner. A port lock that is not to be had is the error.
 func lockedFor(owner, hostIP string, port int) (*ports.Reservation, error) {
+	return lockedBeside(nil, owner, hostIP, port)
+}
+
+// lockedBeside is lockedFor where processes of the owners are left that left names.
+func lockedBeside(left func(string) bool, owner, hostIP string, port int) (*ports.Reservation, error) {
 	networks := static("x", port)
 	held := []api.PortMapping{{Label: "x", Value: port}}
-	r, err := ports.Reacquire(ports.Config{HostIP: hostIP, Networks: networks, Owner: owner}, held)
+	r, err := ports.Reacquire(ports.Config{HostIP: hostIP, Networks: networks, Owner: owner, Left: left}, held)
 	if err == nil && len(r.Warnings()) > 0 {
 		err = r.Warnings()[0]
 		r.Close()
@@ -180,7 +185,8 @@ func startOther(t *testing.T, cmd *exec.Cmd, env string) (kill func()) {
 	return other.Kill
 }
 
-// TestLockOfAnotherProcess names whom the port is for, and is gone with its process, which has no chance to give it up.
+// TestLockOfAnotherProcess names whom the port is for, and is gone with its process, which has no chance to give it up,
+// and with what that has left running.
 func TestLockOfAnotherProcess(t *testing.T) {
 	for _, test := range []struct{ theirs, ours string }{{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "0.0.0.0"},
 		{"0.0.0.0", "127.0.0.1"}} {
@@ -198,7 +204,21 @@ func TestLockOfAnotherProcess(t *testing.T) {
 			r.Close()
 		}
 		kill()
-		r, err := locked(test.ours, port)
+		left := func(owner string) bool { return owner == "/theirs" }
+		for range 2 { // to try is not to get it
+			_, err := lockedBeside(left, "/ours", test.ours, port)
+			if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), "another allocation in /theirs") {
+				t.Errorf("%s beside what %s has left: got %v, want ErrTaken that names the other", test.ours, test.theirs, err)
+			}
+		}
+		r, err := lockedBeside(left, "/theirs", test.theirs, port)
+		if err != nil {
+			t.Fatalf("the same allocation, of which processes are left: %v", err)
+		}
+		r.Close()
+		startOther(t, exec.Command(os.Args[0], "-test.run=^TestOtherProcess$"),
+			fmt.Sprintf("%s=%s:%d", lockEnv, test.theirs, port))()
+		r, err = locked(test.ours, port)
 		if err != nil {
 			t.Fatalf("%s after %s was killed: %v", test.ours, test.theirs, err)
 		}

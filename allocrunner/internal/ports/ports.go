@@ -3,8 +3,8 @@
 //
 // Two mechanisms hold a port. A bound TCP socket and a bound UDP socket keep every program of the machine away until
 // ReleaseSockets; then the tasks may bind the port, late or never. A port lock keeps other allocations of the same user
-// away until Close, and beyond that while another process has the lock from Locks. Only between ReleaseSockets and the
-// task's own bind can another user's program take the port.
+// away until Close, and beyond that while another process has the lock from Locks, or any process of the allocation is
+// left. Only between ReleaseSockets and the task's own bind can another user's program take the port.
 package ports
 
 import (
@@ -58,6 +58,9 @@ type Config struct {
 	// Owner is the directory of the allocation that has the ports. A lock that another process has for the same owner
 	// is the allocation's own.
 	Owner string
+
+	// Left reports whether processes of another owner are left, although nobody has its locks; nil for no.
+	Left func(owner string) bool
 
 	// First and Last are the range of dynamic ports; both zero is the default range.
 	First, Last int
@@ -249,7 +252,7 @@ type options struct {
 // reserveOne locks a port and binds it. A failed lock is an error if another allocation has it, and otherwise a
 // warning; for a port that a task may have already it is always a warning. Errors: ErrTaken, ErrHostIP, ErrPermission.
 func (a *allocator) reserveOne(port int, o options) error {
-	h := &reservedPort{at: netip.AddrPortFrom(a.ip, uint16(port))}
+	h := &reservedPort{at: netip.AddrPortFrom(a.ip, uint16(port)), left: a.cfg.Left}
 	warning := h.lockPort(a.cfg.Owner)
 	if !o.lockOnly {
 		err := warning

@@ -15,6 +15,7 @@ import (
 // reservedPort is one port: its locks, and its sockets, as descriptors.
 type reservedPort struct {
 	at      netip.AddrPort
+	left    func(owner string) bool // Config's
 	locks   []*os.File
 	shared  bool // another process has one of them for the same owner
 	sockets []int

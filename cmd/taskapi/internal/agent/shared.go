@@ -78,7 +78,7 @@ func (s *wiring) leases() []interfaces.Lease {
 
 // ClaimsOf returns the claims of a data directory's allocations.
 func ClaimsOf(dir datadir.Dir) claims.Table {
-	return claims.Table{Dir: dir.Claims(), Runs: func(id string) bool { return allocrunner.TasksRunning(dir.Alloc(id)) }}
+	return claims.Table{Dir: dir.Claims(), Left: func(id string) bool { return allocrunner.ProcessesLeft(dir.Alloc(id)) }}
 }
 
 // claimHooks returns the hooks that take things for the allocation alone, and that which ends its claims.
