@@ -1,12 +1,15 @@
 package auth
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"taskapi/internal/peercred"
 )
 
 const (
@@ -23,6 +26,8 @@ const (
 type recordKind struct {
 	alloc, task string
 	uid         uint32
+	network     netip.Prefix // of a client of another machine; its port, and half of an IPv6 address, are its own choice
+	certificate string
 	token       string // jti
 	reason      string
 }
@@ -69,7 +74,10 @@ func newAuditSampler(write func(Record)) *auditSampler {
 func (s *auditSampler) pass(r Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := recordKind{alloc: r.Alloc, task: r.Task, uid: r.UID, token: r.TokenID, reason: r.Reason}
+	k := recordKind{
+		alloc: r.Alloc, task: r.Task, uid: r.UID, network: peercred.NetworkOf(r.Address), certificate: r.Certificate,
+		token: r.TokenID, reason: r.Reason,
+	}
 	b := s.burstOf(k, r)
 	if b.over(r.Time) {
 		b.since, b.passed = r.Time, 0

@@ -283,6 +283,36 @@ func TestNoTokenHidesBehindAnother(t *testing.T) {
 	}
 }
 
+// A client of another machine leaves a line, whatever others have refused for the same reason. What it can choose
+// itself, its port and its address in an IPv6 network, makes no other client of it.
+func TestNoClientHidesBehindAnother(t *testing.T) {
+	log := new(lockedBuffer)
+	audit := newAuditLog(t, auth.AuditConfig{}, log)
+	const first, limit = "192.0.2.1:1000", 20
+	want := 0
+	for _, client := range []struct {
+		address, certificate string
+		lines                int
+	}{
+		{first, "one", limit},
+		{"192.0.2.1:2000", "one", 0},
+		{"[::ffff:192.0.2.1]:2000", "one", 0},
+		{first, "two", limit},
+		{"192.0.2.2:1000", "one", limit},
+		{"[2001:db8::1]:1000", "one", limit},
+		{"[2001:db8::2]:1000", "one", 0},
+		{"[2001:db8:0:1::1]:1000", "one", limit},
+		{"", "", limit}, // of this machine
+	} {
+		for range 2 * limit {
+			audit.Audit(denied("/", auth.Peer{Address: client.address, Certificate: client.certificate}, nil))
+		}
+		if want += client.lines; len(log.lines()) != want {
+			t.Fatalf("after %+v: %d lines, want %d", client, len(log.lines()), want)
+		}
+	}
+}
+
 // denied returns the record of a refusal.
 func denied(path string, peer auth.Peer, p *auth.Principal) auth.Record {
 	record := auth.NewRecord("GET", path, web, peer, p, 403)

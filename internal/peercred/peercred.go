@@ -4,6 +4,7 @@ package peercred
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"syscall"
 )
 
@@ -15,6 +16,18 @@ type Cred struct {
 	// Address and Certificate are those of a client of another machine, for which another process stands here: its
 	// address, and the name in its certificate.
 	Address, Certificate string
+}
+
+// NetworkOf returns what one client may have of the addresses: an IPv4 address, or the 64 bits of an IPv6 address that
+// name its network. The address has a port. The zero Prefix stands for what is no address.
+func NetworkOf(address string) netip.Prefix {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	ip := at.Addr().Unmap()
+	network, _ := ip.Prefix(min(ip.BitLen(), 64)) // no IP has fewer bits
+	return network
 }
 
 // Of returns the process, user and group at the other end of a connection, as the kernel saw them at connect time

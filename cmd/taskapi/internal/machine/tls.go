@@ -17,6 +17,7 @@ import (
 
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/internal/peercred"
 	"taskapi/internal/safedir"
 )
 
@@ -104,7 +105,7 @@ func (b *bounded) run() {
 			conn.Close()
 		default:
 			r := &remote{Conn: conn.(*tls.Conn), left: sync.OnceFunc(func() { b.open.Add(-1) })}
-			from := networkOf(conn.RemoteAddr())
+			from := peercred.NetworkOf(conn.RemoteAddr().String())
 			if !b.enter(from) {
 				r.Close()
 				continue
@@ -115,13 +116,6 @@ func (b *bounded) run() {
 			}()
 		}
 	}
-}
-
-// networkOf returns an IPv4 address, or the network of 64 bits that an IPv6 address is in, which one client may have.
-func networkOf(address net.Addr) netip.Prefix {
-	ip := address.(*net.TCPAddr).AddrPort().Addr().Unmap()
-	network, _ := ip.Prefix(min(ip.BitLen(), 64)) // no IP has fewer bits
-	return network
 }
 
 func (b *bounded) enter(from netip.Prefix) bool {
