@@ -62,7 +62,8 @@ type ofCache struct {
 // cache has the resources that the callers of one socket read.
 type cache struct {
 	agent *Agent
-	epoch *atomic.Uint64 // grows with each change through the gateway
+	epoch *atomic.Uint64 // grows with each change that was made through the gateway
+	own   atomic.Uint64  // grows with each other change of this socket after which its reads need newer answers
 	ctx   context.Context
 	tasks *sync.WaitGroup // the queries
 
@@ -78,6 +79,9 @@ func newCache(ctx context.Context, agent *Agent, epoch *atomic.Uint64, tasks *sy
 	return &cache{agent: agent, epoch: epoch, ctx: ctx, tasks: tasks, entries: map[ofCache]*entry{},
 		long: map[resource]time.Time{}}
 }
+
+// now returns the present epoch of the socket, which grows when older answers are no longer good enough.
+func (c *cache) now() uint64 { return c.epoch.Load() + c.own.Load() }
 
 // entry follows one resource with one token.
 type entry struct {
@@ -111,7 +115,7 @@ type state struct {
 // then returns the answer as it stands. age is how long the agent has been away. Errors: errPassOn, awayError, ctx's
 // when there is no answer.
 func (c *cache) read(ctx context.Context, of ofCache, q read) (v *value, age time.Duration, err error) {
-	want := c.epoch.Load()
+	want := c.now()
 	for {
 		s, err := c.await(ctx, of, want, q)
 		switch {
@@ -223,7 +227,7 @@ func (e *entry) once(index uint64) (next uint64, rest time.Duration) {
 	if e.now.over != nil {
 		return 0, 0
 	}
-	if e.querying = c.epoch.Load(); e.querying > e.now.epoch {
+	if e.querying = c.now(); e.querying > e.now.epoch {
 		index = 0
 	}
 	limit := patience(index)

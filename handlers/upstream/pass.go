@@ -60,19 +60,30 @@ func (s *Server) newProxy() *httputil.ReverseProxy {
 				}
 			}
 			r.status = response.StatusCode
-			if r.change {
-				s.epoch.Add(1) // before the client sees the answer
-			}
+			r.changed(r.status) // before the client sees the answer
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, out *http.Request, err error) {
 			r := requestOf(out)
-			if r.change && r.sent.Load() {
-				s.epoch.Add(1)
+			if r.sent.Load() {
+				r.changed(http.StatusBadGateway)
 			}
 			s.config.Logger.Debug("a request was not answered", "method", r.Method, "path", r.path, "error", err)
 			r.status = failWith(w, r.lost(err))
 		},
+	}
+}
+
+// changed makes reads wait for newer answers after a change that the agent has answered with the status. After a change
+// that was made, these are all reads. After one that may have been made, or that has collided with another, they are the
+// reads on the same socket. A refused change costs its caller nothing, so it makes no reader wait.
+func (r *request) changed(status int) {
+	switch {
+	case !r.change:
+	case status < http.StatusMultipleChoices:
+		r.cache.epoch.Add(1)
+	case status >= http.StatusInternalServerError, status == http.StatusConflict:
+		r.cache.own.Add(1)
 	}
 }
 

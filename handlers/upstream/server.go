@@ -60,7 +60,7 @@ type Server struct {
 	config    Config
 	transport *transport.Server
 	proxy     *httputil.ReverseProxy
-	epoch     atomic.Uint64 // grows with each change
+	epoch     atomic.Uint64 // grows with each change that was made
 }
 
 // New returns a server.
@@ -107,6 +107,7 @@ type request struct {
 	conn      *transport.Conn
 	owner     auth.Owner
 	principal *auth.Principal
+	cache     *cache
 	path      string // escaped
 	change    bool
 	sent      atomic.Bool // a connection to the agent was taken for it
@@ -136,7 +137,7 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 	}
 	conn.Known()
 	req := &request{
-		Request: r, w: w, conn: conn, owner: owner, principal: principal, path: r.URL.EscapedPath(),
+		Request: r, w: w, conn: conn, owner: owner, principal: principal, cache: s.cache, path: r.URL.EscapedPath(),
 	}
 	req.change = isChange(r.Method, r.URL.Path)
 	query, err := s.check(req)

@@ -409,6 +409,55 @@ func TestReadsSeeOwnChanges(t *testing.T) {
 	})
 }
 
+// TestRefusedChangesCostNobody: a change that the agent refuses makes no reader wait for a newer answer. One whose answer
+// is lost, or that collides with another, makes those of its own socket wait.
+func TestRefusedChangesCostNobody(t *testing.T) {
+	f := newFixture(t)
+	const path = "/v1/var/nomad/jobs/job"
+	f.agent.set(path, "value")
+	tokens := map[string]string{"web": f.token("web", allocID), "worker": f.token("worker", allocID)}
+	var fresh atomic.Int64 // queries that do not wait for a change
+	queries := func(task string) int64 {
+		f.Helper()
+		before := fresh.Load()
+		if a := f.do(task, "GET", path, tokens[task], ""); a.status != 200 {
+			t.Fatalf("%+v", a)
+		}
+		return fresh.Load() - before
+	}
+	queries("web")
+	queries("worker")
+	for _, c := range []struct {
+		status      int
+		web, worker int64
+	}{
+		{307, 0, 0}, {400, 0, 0}, {401, 0, 0}, {403, 0, 0}, {404, 0, 0}, {405, 0, 0}, {413, 0, 0}, {429, 0, 0},
+		{409, 1, 0}, {500, 1, 0}, {0, 1, 0}, {200, 1, 1}, {204, 1, 1},
+	} {
+		f.until("both queries wait", func() bool { return f.agent.waits() == 3 }) // and that for the keys
+		f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
+			switch {
+			case r.Method == http.MethodGet:
+				if !r.URL.Query().Has("index") {
+					fresh.Add(1)
+				}
+				return false
+			case c.status == 0:
+				panic(http.ErrAbortHandler)
+			}
+			w.WriteHeader(c.status)
+			return true
+		})
+		f.do("web", "PUT", "/v1/jobs", tokens["web"], "{}")
+		if got := queries("worker"); got != c.worker {
+			t.Errorf("status %d: a sibling's read costs %d queries, want %d", c.status, got, c.worker)
+		}
+		if got := queries("web"); got != c.web {
+			t.Errorf("status %d: the caller's read costs %d queries, want %d", c.status, got, c.web)
+		}
+	}
+}
+
 // TestChangesOnce: a change whose answer is lost is not sent again, whatever its headers say, and the client learns
 // that it may have been made. A change that was not sent says so.
 func TestChangesOnce(t *testing.T) {
