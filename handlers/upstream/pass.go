@@ -118,6 +118,9 @@ func (t once) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // pass sends the request to the agent and its answer to the client, as both come.
 func (s *taskSocket) pass(r *request) {
+	if r.conn.HandBack() {
+		return
+	}
 	if s.streams.Add(1) > int64(s.config.Limits.Streams) {
 		s.streams.Add(-1)
 		fail(r.w, later(apierror.TooManyStreams, s.config.Limits.Streams))

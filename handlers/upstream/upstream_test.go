@@ -755,6 +755,58 @@ func TestStreams(t *testing.T) {
 	}
 }
 
+// TestGrown: an answer that has become too long for the cache comes as the agent sends it, also to a client that has
+// sent the same bytes before.
+func TestGrown(t *testing.T) {
+	f := newFixture(t)
+	f.agent.set("/v1/jobs", "[]")
+	conn, err := net.Dial("unix", f.sockets["web"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // a hung test ends
+	from, token := bufio.NewReader(conn), f.token("web", allocID)
+	ask := func() *http.Response {
+		if _, err := io.WriteString(conn, "GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: "+token+"\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(from, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response
+	}
+	for range 20 { // so that the head is remembered
+		_, _ = io.Copy(io.Discard, ask().Body)
+	}
+	const half = 12 << 20
+	goOn := make(chan struct{})
+	f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
+		w.Header().Set("Content-Length", fmt.Sprint(2*half))
+		_, _ = w.Write(make([]byte, half))
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-goOn:
+		case <-r.Context().Done():
+		}
+		_, _ = w.Write(make([]byte, half))
+		return true
+	})
+	f.agent.set("/v1/jobs", "[1]") // ends the query, and the next one finds the long answer
+	response := ask()
+	for response.ContentLength < half {
+		_, _ = io.Copy(io.Discard, response.Body)
+		response = ask()
+	}
+	_, err = io.CopyN(io.Discard, response.Body, half)
+	close(goOn)
+	n, rest := io.Copy(io.Discard, response.Body)
+	if err != nil || rest != nil || n != half {
+		t.Errorf("the first half: %v; the second: %d bytes, %v", err, n, rest)
+	}
+}
+
 // TestCommands take the connection over, both ways, and end when the key of their token is removed. No other request
 // can upgrade its connection.
 func TestCommands(t *testing.T) {

@@ -43,8 +43,8 @@ func (r *Request) whileAuthorized(parent context.Context, run func(ctx context.C
 	run(ctx)
 }
 
-// forRecheck returns a copy of the request for recheck, which stays as it is when the handler has returned. recheck then
-// decides at once: no refusal is delayed when its request's context has ended.
+// forRecheck returns a copy of the request for recheck. The copy stays as it is when the handler has returned. Its
+// context has ended, so recheck decides at once: it delays no refusal.
 func (r *Request) forRecheck() *Request {
 	return &Request{Request: r.WithContext(ended), Principal: r.Principal, conn: r.conn, socket: r.socket}
 }
@@ -128,6 +128,9 @@ func (s *socket) stream(ctx context.Context, r *Request, result Answer) int {
 		return s.fail(r, err)
 	}
 	defer leave()
+	if r.conn.HandBack() {
+		return 0
+	}
 	r.w.Header()["Content-Type"] = result.ContentType
 	if result.NoSniff {
 		r.w.Header()["X-Content-Type-Options"] = noSniffHeader

@@ -21,8 +21,8 @@ const (
 
 // AwaitChange waits, when the query has an index, from that index on until something has changed, as until does. The
 // context of until ends when the wait is over, the client has gone, the token is not valid any more or the server
-// drains. It does not wait when now is a later index. Errors: those of the query, of Await and of until, but not the end
-// of the wait; TooManyWaits.
+// drains. It does not wait when now is a later index. Errors: those of the query, of Await and of until, but not the
+// end of the wait; TooManyWaits.
 func (r *Request) AwaitChange(
 	ctx context.Context, now uint64, until func(ctx context.Context, after uint64) error,
 ) error {

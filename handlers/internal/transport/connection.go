@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync/atomic"
 	"time"
@@ -54,12 +55,13 @@ type Conn struct {
 	requests int64        // that have come to the handler
 	body     *requestBody // of the present request; nil for none
 
-	ctx      context.Context // of its requests
-	inLane   atomic.Int32    // outside, inside or leaving
-	writer   *laneWriter     // nil before its first use
-	head     []byte          // of the present request, in net/http's buffer; nil unless it came alone and whole
-	remember bool            // see Remember
-	posted   bool            // net/http's latest request was a POST, after which it passes over an empty line
+	ctx        context.Context // of its requests
+	inLane     atomic.Int32    // outside, inside or leaving
+	writer     *laneWriter     // nil before its first use
+	head       []byte          // of the present request, in net/http's buffer; nil unless it came alone and whole
+	remember   bool            // see Remember
+	handedBack bool            // see HandBack
+	posted     bool            // net/http's latest request was a POST, after which it passes over an empty line
 
 	// recheck decides for each frame of an upgraded connection whether it may pass. It is the present request's, and
 	// counts once upgraded is set, which happens while nothing reads or writes: see Upgrading.
@@ -109,7 +111,12 @@ func (c *Conn) Read(b []byte) (int, error) {
 		return n, err
 	}
 	for p == idling && n > 0 && c.repeated(b[:n]) {
-		if err = c.answer(); err != nil {
+		err = c.answer()
+		if errors.Is(err, errHandedBack) {
+			err = nil
+			break
+		}
+		if err != nil {
 			return 0, err
 		}
 		n, err = c.Conn.Read(b)

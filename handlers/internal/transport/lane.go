@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"errors"
 	"hash/maphash"
 	"io"
 	"net/http"
@@ -21,9 +22,10 @@ import (
 // sends the answer by one write, and reads on. So it is authenticated, limited and answered as any other, and costs
 // neither a parser nor a goroutine that watches for the client's end. Every other byte goes to net/http untouched.
 //
-// The lane is for answers that come at once: nothing tells its handler that the client has gone. The first request of a
-// connection never takes it: until then net/http does not know that the connection is in use, and would wait for it
-// when the server stops.
+// The lane is for answers that come at once: nothing tells its handler that the client has gone. A handler that finds
+// that its answer is another one now hands the request back to net/http. The first request of a connection never takes
+// the lane: until then net/http does not know that the connection is in use, and would wait for it when the server
+// stops.
 
 const (
 	// maxHead is the longest head that is remembered: what net/http reads at once. maxLines is how many lines one may
@@ -32,8 +34,16 @@ const (
 	maxLines = 32
 	// mostHeads is how many heads all sockets of a server remember together. None takes more than 16 KB.
 	mostHeads = 2048
-	// maxCopied is the longest body that is sent by one write with its head.
+	// maxCopied is the longest body that is sent by one write with its head, and the longest one whose length its handler
+	// has not said.
 	maxCopied = 16 << 10
+)
+
+var (
+	// errHandedBack means that net/http gets the bytes of a request in the lane.
+	errHandedBack = errors.New("the request was handed back")
+	// errTooLong cuts off an answer that its handler should have handed back.
+	errTooLong = errors.New("the answer is too long for the lane")
 )
 
 var laneBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }} // of answers
@@ -142,6 +152,14 @@ func (l *lane) forget() {
 // Remember lets the lane answer the present request when it is sent again, by a handler that answers at once.
 func (c *Conn) Remember() { c.remember = true }
 
+// HandBack reports whether the present request is in the lane, which has no answers that last or that are long and come
+// piece by piece. The handler then returns without an answer. net/http reads the request again, calls the handler once
+// more, and its head is forgotten.
+func (c *Conn) HandBack() bool {
+	c.handedBack = c.inLane.Load() == inside
+	return c.handedBack
+}
+
 // The states of a connection in the lane.
 const (
 	outside int32 = iota // net/http has the connection
@@ -165,7 +183,8 @@ func (c *Conn) repeated(b []byte) bool {
 	return true
 }
 
-// answer answers the repeated request. After an error the connection is of no use; net/http then sends nothing.
+// answer answers the repeated request. Errors: errHandedBack; after any other the connection is of no use, and net/http
+// then sends nothing.
 func (c *Conn) answer() (err error) {
 	if !c.inLane.CompareAndSwap(outside, inside) {
 		return io.EOF
@@ -177,8 +196,13 @@ func (c *Conn) answer() (err error) {
 		}
 	}()
 	c.framing.heads++
+	c.handedBack = false
 	c.socket.serveHTTP(c.writer, c.writer.request)
 	c.writer.finish()
+	if c.handedBack {
+		c.framing.heads-- // net/http's read counts it
+		return errHandedBack
+	}
 	if c.writer.over {
 		return io.EOF
 	}
@@ -195,7 +219,7 @@ type laneWriter struct {
 
 	header http.Header
 	status int    // 0 before WriteHeader
-	body   []byte // of an answer whose length its handler has not said
+	body   []byte // of an answer whose length its handler has not said, at most maxCopied
 	sent   bool   // all of it
 	over   bool   // the connection ends with it
 }
@@ -220,9 +244,13 @@ func (w *laneWriter) Write(b []byte) (int, error) {
 		return 0, http.ErrContentLength
 	}
 	length := w.header["Content-Length"]
-	if len(w.body) == 0 && len(length) == 1 && length[0] == strconv.Itoa(len(b)) {
+	switch {
+	case len(w.body) == 0 && len(length) == 1 && length[0] == strconv.Itoa(len(b)):
 		w.send(b)
-	} else {
+	case len(w.body)+len(b) > maxCopied:
+		w.sent, w.over = true, true // the client must not take a part for the whole
+		return 0, errTooLong
+	default:
 		w.body = append(w.body, b...)
 	}
 	return len(b), nil
@@ -231,7 +259,7 @@ func (w *laneWriter) Write(b []byte) (int, error) {
 // finish sends what is not sent yet. A head is forgotten when its handler does not let its answer be remembered again:
 // its token may be bad from now on.
 func (w *laneWriter) finish() {
-	if !w.sent {
+	if !w.sent && !w.conn.handedBack {
 		w.send(w.body)
 	}
 	if w.conn.remember {

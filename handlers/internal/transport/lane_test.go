@@ -251,6 +251,46 @@ func TestAnswerAfterAnAnswer(t *testing.T) {
 	})
 }
 
+// TestHandedBack: an answer that comes piece by piece, to a head that is remembered, is the one without the lane. So is
+// what follows. Without handing it back, nothing of a long one is sent.
+func TestHandedBack(t *testing.T) {
+	for name, test := range map[string]struct {
+		handsBack bool
+		bytes     int
+		same      bool
+	}{"long": {true, 4 * maxCopied, true}, "short": {true, 10, true}, "kept": {false, 4 * maxCopied, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var got [2]string
+				for i, heads := range []int{0, 1} {
+					var answered int
+					s := serveLane(t, heads, func(w http.ResponseWriter, r *http.Request, c *Conn) {
+						if answered == 2 && test.handsBack && c.HandBack() {
+							return
+						}
+						if answered++; answered != 3 {
+							reply(w, r, c)
+							return
+						}
+						for range 2 {
+							_, _ = io.WriteString(w, strings.Repeat("a", test.bytes))
+						}
+					})
+					answers, closed := s.say(get, get, get, request, get, get)
+					s.Stop()
+					got[i] = fmt.Sprint(closed, answers)
+					if heads == 1 && s.taken == 0 {
+						t.Error("no request took the lane")
+					}
+				}
+				if (got[0] == got[1]) != test.same || !test.same && strings.Contains(got[1], "aa") {
+					t.Errorf("without the lane\n%.2000s\nand with it\n%.2000s", got[0], got[1])
+				}
+			})
+		})
+	}
+}
+
 // TestMostHeads: all sockets together remember no more than mostHeads, and nothing after their end.
 func TestMostHeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
