@@ -12,6 +12,10 @@
 // machine that wants a claim without that entry writes the entry first, and then waits for TTL: a holder that lives
 // changes the entry again, by a write or a deletion.
 //
+// Who may write to the store without the machines' key can delete a claim, or restore values by which it was released
+// before. So a claim without entries is taken after TTL, too. A claim that was released is taken at once if the renewal
+// has the index of the release: the store gives each write another index, so values that were restored don't match.
+//
 // The package knows no runner. What must not outlive a claim follows Claim.Until.
 package claim
 
@@ -58,7 +62,8 @@ type Name struct{ Namespace, Alloc string }
 func (n Name) prefix() string { return root + n.Namespace + "/" + n.Alloc + "/" }
 func (n Name) holder() string { return n.prefix() + "holder" }
 
-// renewal is written by the holder, again and again, or deleted while the store is full. Only its index counts.
+// renewal is written by the holder, again and again, or deleted while the store is full. Only its index counts, except
+// after a release: then its value is the index of the write that released the claim.
 func (n Name) renewal() string { return n.prefix() + "renewal" }
 
 // Holder is the machine that holds a claim, or held it last.
@@ -69,8 +74,6 @@ type Holder struct {
 	TTL      time.Duration
 	Released bool `json:",omitempty"` // it has given the claim up, and nothing of the allocation runs
 	Complete bool `json:",omitempty"` // and the allocation has run to its end
-
-	Index uint64 `json:",omitempty"` // of the claim that was released
 }
 
 // Config says what to claim. All fields but Now are required.
@@ -84,21 +87,23 @@ type Config struct {
 // seen is the state of a claim, and since when it is known to be so.
 type seen struct {
 	holder, renewal uint64 // ModifyIndex
+	free            bool   // its holder has released it, and nobody has written it since
 	since           time.Time
 }
 
 // Waiting are functions that Await calls while it waits; nil for nobody.
 type Waiting struct {
 	Holder func(Holder) // another machine holds the claim; called again for each other holder
+	Nobody func()       // no machine is known to have held it, which may be wrong until TTL has passed; called once
 	Failed func(error)  // the store can't be used; called once until it can
 }
 
-// Await takes the claim as soon as nobody holds it. The holder that it had before is returned, too; its AllocID is
-// empty for none. Errors: ErrComplete if that happened meanwhile, ctx's.
+// Await takes the claim as soon as its holder has released it, or when nobody has renewed it for TTL. The holder that it
+// had before is returned, too; its AllocID is empty for none. Errors: ErrComplete if that happened meanwhile, ctx's.
 func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) {
 	var last seen
 	var shown uint64
-	failing := false
+	failing, unknown := false, false
 	failed := func(err error) {
 		if !failing && on.Failed != nil && ctx.Err() == nil {
 			on.Failed(err)
@@ -120,24 +125,24 @@ func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) 
 		if now.holder != last.holder || now.renewal != last.renewal || last.since.IsZero() {
 			last = now
 		}
-		// Who may write to the store without the machines' key can delete a claim, or restore a value by which it was
-		// released before. A machine that has seen the claim does not believe that.
-		free := now.renewal == 0 && (shown == 0 && (now.holder == 0 || before.Released) ||
-			before.Released && before.Index == shown)
 		if shown != now.holder && now.holder != 0 && !before.Released {
 			shown = now.holder
 			if on.Holder != nil {
 				on.Holder(before)
 			}
 		}
-		if !free && now.renewal == 0 {
+		if now.holder == 0 && !unknown && on.Nobody != nil {
+			unknown = true
+			on.Nobody()
+		}
+		if now.renewal == 0 {
 			if err := ask(ctx, cfg, now.holder); err != nil && !cluster.IsConflict(err) {
 				failed(err)
 			}
 			continue
 		}
 		wait := max(TTL, before.TTL) - time.Since(last.since)
-		if free || wait <= 0 {
+		if now.free || wait <= 0 {
 			c, err := take(ctx, cfg, last)
 			if err == nil {
 				return c, before, nil
@@ -166,10 +171,12 @@ func look(ctx context.Context, store cluster.Store, name Name) (holder Holder, n
 		return holder, now, 0, err
 	}
 	now.since = time.Now()
+	var released uint64
 	for _, e := range page.Entries {
 		switch e.Key {
 		case name.renewal():
 			now.renewal = e.ModifyIndex
+			_ = json.Unmarshal(e.Value, &released) // other renewals have no value
 		case name.holder():
 			now.holder = e.ModifyIndex
 			// A holder that can't be read is from a later version of this program, or damaged. It holds the claim all the
@@ -179,6 +186,7 @@ func look(ctx context.Context, store cluster.Store, name Name) (holder Holder, n
 			}
 		}
 	}
+	now.free = holder.Released && released == now.holder
 	return holder, now, page.Index, nil
 }
 

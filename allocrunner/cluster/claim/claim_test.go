@@ -264,15 +264,17 @@ func heal(l *link) {
 	}
 }
 
-// TestTakeover: the claim of a machine that is gone is taken after TTL, and that of one that has released it at once.
+// TestTakeover: a claim that nobody has had is taken after TTL, as is that of a machine that is gone. A claim that was
+// released is taken at once.
 func TestTakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := machines(2)
-		first, before, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
-		if err != nil || before.AllocID != "" {
-			t.Fatal(before, err)
-		}
 		began := time.Now()
+		first, before, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
+		if waited := time.Since(began); err != nil || before.AllocID != "" || waited < claim.TTL {
+			t.Fatalf("%+v after %v: %v", before, waited, err)
+		}
+		began = time.Now()
 		shown := 0
 		waits := func(h claim.Holder) {
 			shown++
@@ -330,7 +332,7 @@ func TestFullStore(t *testing.T) {
 				var living sync.WaitGroup
 				begin := func(m *machine) {
 					living.Go(func() { m.live(ctx) })
-					time.Sleep(time.Second)
+					time.Sleep(claim.TTL + time.Second)
 				}
 				begin(all[0])
 				if !test.late {
@@ -369,58 +371,85 @@ func TestFullStore(t *testing.T) {
 	}
 }
 
-// TestTamperedClaim: somebody without the machines' key deletes a claim, or restores the value by which it was released
-// before. No machine that stands by runs the allocation before the one that holds the claim has learned of that.
+// TestTamperedClaim: somebody without the machines' key deletes a claim, or restores the values by which it was released
+// before. No machine that stands by, or begins to, runs the allocation before the holder has learned of that.
 func TestTamperedClaim(t *testing.T) {
 	const prefix = "claims/default/job.group[0]/"
 	remove := cluster.Operation{Key: prefix + "renewal", Delete: true}
-	tests := map[string]func(released []byte) []cluster.Operation{
-		"the holder is deleted": func([]byte) []cluster.Operation {
+	tests := map[string]func(holder, renewal []byte) []cluster.Operation{
+		"the holder is deleted": func(_, _ []byte) []cluster.Operation {
 			return []cluster.Operation{{Key: prefix + "holder", Delete: true}}
 		},
-		"all is deleted": func([]byte) []cluster.Operation {
+		"all is deleted": func(_, _ []byte) []cluster.Operation {
 			return []cluster.Operation{{Key: prefix + "holder", Delete: true}, remove}
 		},
-		"an earlier release is restored": func(released []byte) []cluster.Operation {
-			return []cluster.Operation{{Key: prefix + "holder", Value: released}, remove}
+		"half of an earlier release is restored": func(holder, _ []byte) []cluster.Operation {
+			return []cluster.Operation{{Key: prefix + "holder", Value: holder}, remove}
+		},
+		"an earlier release is restored": func(holder, renewal []byte) []cluster.Operation {
+			return []cluster.Operation{{Key: prefix + "holder", Value: holder}, {Key: prefix + "renewal", Value: renewal}}
 		},
 	}
+	type when int
+	const (
+		standsBy when = iota // the second machine has seen the claim
+		begins               // it has not
+		missed               // it has seen the claim that was released, and not the next one
+	)
 	for name, operations := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				all := machines(2)
-				early, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
-				if err == nil {
-					err = early.Release(t.Context(), false)
-				}
-				released, _, getErr := all[0].Get(t.Context(), prefix+"holder")
-				must.OK(t, errors.Join(err, getErr))
-				ctx, cancel := context.WithCancel(t.Context())
-				var living sync.WaitGroup
-				for _, m := range all {
-					living.Go(func() { m.live(ctx) })
-					time.Sleep(4 * time.Second)
-				}
-				if !all[0].runs() || all[1].runs() {
-					t.Error("the first machine does not hold the claim")
-				}
-				if _, err := all[0].Store.Commit(ctx, cluster.Txn{Then: operations(released.Value)}); err != nil {
-					t.Error(err)
-				}
-				for range int(3 * claim.TTL / time.Second * 10) {
-					time.Sleep(100 * time.Millisecond)
-					if all[0].runs() && all[1].runs() {
-						t.Errorf("both machines run the allocation at %v", all[0].now())
-						break
+		for what, second := range map[string]when{"stands by": standsBy, "begins": begins, "was stopped": missed} {
+			t.Run(name+", the second machine "+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					all := machines(2)
+					ctx, cancel := context.WithCancel(t.Context())
+					var living sync.WaitGroup
+					live := func(m *machine) {
+						living.Go(func() { m.live(ctx) })
+						time.Sleep(time.Second)
 					}
-				}
-				if all[0].runs() == all[1].runs() {
-					t.Error("no machine runs the allocation in the end")
-				}
-				cancel()
-				living.Wait()
+					early, _, err := claim.Await(ctx, all[0].config(), claim.Waiting{})
+					must.OK(t, err)
+					if second == missed {
+						live(all[1])
+						all[1].set(func(l *link) { l.frozen = make(chan struct{}) })
+					}
+					must.OK(t, early.Release(ctx, false))
+					holder, _, err := all[0].Get(ctx, prefix+"holder")
+					renewal, _, getErr := all[0].Get(ctx, prefix+"renewal")
+					must.OK(t, errors.Join(err, getErr))
+					live(all[0])
+					if second == standsBy {
+						live(all[1])
+					}
+					time.Sleep(4 * time.Second)
+					if !all[0].runs() || all[1].runs() {
+						t.Error("the first machine does not hold the claim")
+					}
+					tampered := cluster.Txn{Then: operations(holder.Value, renewal.Value)}
+					if _, err := all[0].Store.Commit(ctx, tampered); err != nil {
+						t.Error(err)
+					}
+					switch second {
+					case begins:
+						living.Go(func() { all[1].live(ctx) })
+					case missed:
+						all[1].set(heal)
+					}
+					for range int(3 * claim.TTL / time.Second * 10) {
+						time.Sleep(100 * time.Millisecond)
+						if all[0].runs() && all[1].runs() {
+							t.Errorf("both machines run the allocation at %v", all[0].now())
+							break
+						}
+					}
+					if all[0].runs() == all[1].runs() {
+						t.Error("no machine runs the allocation in the end")
+					}
+					cancel()
+					living.Wait()
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -187,9 +187,9 @@ func (c *Claim) again(ctx context.Context) bool {
 // claim, and is made again.
 func (c *Claim) renew(ctx context.Context) (full bool, err error) {
 	sent := c.now()
-	err = c.commit(ctx, cluster.Operation{Key: c.cfg.Name.renewal(), Value: []byte{}})
+	_, err = c.commit(ctx, c.condition(), cluster.Operation{Key: c.cfg.Name.renewal(), Value: []byte{}})
 	if full = errors.Is(err, cluster.ErrFull); full {
-		err = c.commit(ctx, cluster.Operation{Key: c.cfg.Name.renewal(), Delete: true})
+		_, err = c.commit(ctx, c.condition(), cluster.Operation{Key: c.cfg.Name.renewal(), Delete: true})
 	}
 	if err == nil {
 		c.extend(sent)
@@ -197,17 +197,18 @@ func (c *Claim) renew(ctx context.Context) (full bool, err error) {
 	return full, err
 }
 
-// commit writes if this machine is the holder. Errors: ErrLost.
-func (c *Claim) commit(ctx context.Context, operations ...cluster.Operation) error {
+// commit writes if this machine is the holder, and returns the index of that. Errors: ErrLost.
+func (c *Claim) commit(ctx context.Context, is cluster.Condition, then ...cluster.Operation) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
-	_, err := c.cfg.Store.Commit(ctx, cluster.Txn{If: []cluster.Condition{c.condition()}, Then: operations})
+	index, err := c.cfg.Store.Commit(ctx, cluster.Txn{If: []cluster.Condition{is}, Then: then})
 	if cluster.IsConflict(err) {
-		return ErrLost
+		return 0, ErrLost
 	}
-	return err
+	return index, err
 }
 
+// condition holds while this machine is the holder.
 func (c *Claim) condition() cluster.Condition {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,12 +230,16 @@ func (c *Claim) Release(ctx context.Context, complete bool) error {
 	if over || index == 0 {
 		return nil
 	}
-	holder := c.cfg.Holder
-	holder.Released, holder.Complete, holder.TTL, holder.Index = true, complete, TTL, index
+	holder, name := c.cfg.Holder, c.cfg.Name
+	holder.Released, holder.Complete, holder.TTL = true, complete, TTL
 	value, err := json.Marshal(holder)
 	if err == nil {
-		err = c.commit(ctx, cluster.Operation{Key: c.cfg.Name.holder(), Value: value},
-			cluster.Operation{Key: c.cfg.Name.renewal(), Delete: true})
+		index, err = c.commit(ctx, c.condition(), cluster.Operation{Key: name.holder(), Value: value},
+			cluster.Operation{Key: name.renewal(), Delete: true})
+	}
+	if err == nil { // else the claim is taken after TTL
+		_, err = c.commit(ctx, cluster.Condition{Key: name.holder(), ModifyIndex: index},
+			cluster.Operation{Key: name.renewal(), Value: fmt.Append(nil, index)})
 	}
 	if err != nil && !errors.Is(err, ErrLost) {
 		return fmt.Errorf("release the claim on %s: %w", c.cfg.Name.Alloc, err)

@@ -32,6 +32,9 @@ func StandBy(
 		Holder: func(by claim.Holder) {
 			say(fmt.Sprintf("standing by: %s runs on the machine %s, as allocation %s", alloc.Name, by.NodeName, by.AllocID))
 		},
+		Nobody: func() {
+			say(fmt.Sprintf("standing by for %s: it starts in %v unless another machine runs it", alloc.Name, claim.TTL))
+		},
 		Failed: func(err error) {
 			say(fmt.Sprintf("standing by for %s until the store can be used: %v", alloc.Name, err))
 		},
