@@ -1,8 +1,12 @@
 // Package etcd is the cluster.Store of several machines: a prefix of keys in an etcd cluster. It makes all promises of
 // cluster.Store except the one about ErrFull. An index of the store is a revision of etcd.
 //
-// Every value is sealed for its key before it is sent. A value that was changed, or moved to another key, is a damaged
-// entry.
+// Every value is sealed for its key, with the prefix, before it is sent. A value that was changed, or moved to another
+// key, is a damaged entry. A value of an earlier version, which was sealed without the prefix, can be read until it is
+// written again.
+//
+// A key of its own shows a process that it has the machines' common key. Any other value that opens shows that, too:
+// who may write to etcd without that key can delete values and add others, and hides none by that.
 //
 // A process that lists or watches a prefix has a copy of the entries, which a watch of etcd keeps up to date. The copy
 // ends some minutes after its last use, so unread prefixes cost etcd nothing. Local reads of a copied prefix need no
@@ -38,14 +42,15 @@ const (
 
 	// mostQuestions is how many reads a process sends at the same time. Equal reads that wait are sent as one.
 	mostQuestions = 8
-	// someEntries is how many entries a process looks at to find out whether it has the right key.
-	someEntries = 16
+	// verifyInterval is how often a process that can open no value may look for one that it can open.
+	verifyInterval = 5 * time.Second
 )
 
 // The keys below the store's prefix.
 const (
 	entries = "e/" // then the entry's key
 	owners  = "o/" // then the owner of a lease
+	proof   = "k"  // its value opens with the machines' common key
 )
 
 // Config says where the store is.
@@ -89,6 +94,7 @@ type core struct {
 	mu       sync.RWMutex // guards the fields below
 	users    int          // the store and its leases
 	verified bool         // this machine's key opens what is in the store
+	searched time.Time    // when it opened nothing
 	views    []*view
 	leases   map[string]*lease // by owner: those that this process holds
 	known    uint64            // the latest revision that etcd has told of
@@ -153,28 +159,80 @@ func (s *Store) use(ctx context.Context) error {
 	return s.failure(ctx, s.verify(ctx))
 }
 
-// verify returns an error if there are entries, and the machine's key opens none of the first ones.
+// verify returns an error if there are values, and the machine's key opens none of them.
 func (c *core) verify(ctx context.Context) error {
-	prefix := string(c.key(entries, ""))
-	found, err := c.find(ctx, client.RangeRequest{Key: []byte(prefix), End: client.PrefixEnd(prefix), Limit: someEntries})
-	if err != nil {
-		return err
-	}
-	good := len(found.KVs) == 0
-	for _, kv := range found.KVs {
-		if len(kv.Key) > len(prefix) && !good {
-			_, _, err := c.openEntry(string(kv.Key[len(prefix):]), kv.Value)
-			good = err == nil
+	key := c.key(proof, "")
+	for range attempts {
+		found, err := c.find(ctx, client.RangeRequest{Key: key})
+		if err != nil {
+			return err
+		}
+		var is uint64
+		if len(found.KVs) > 0 {
+			is = found.KVs[0].ModRevision
+			_, err = c.open(found.KVs[0].Value, proof)
+		}
+		good := is > 0 && err == nil
+		if !good {
+			if err := c.opensAny(ctx, is > 0); err != nil {
+				return err
+			}
+			sealed, err := c.seal(nil, proof)
+			if err != nil {
+				return err
+			}
+			answer, err := c.client.Txn(ctx, client.Txn{
+				Compare: []client.Compare{{Key: key, Target: "MOD", Mod: is}},
+				Success: []client.Op{{Put: &client.Put{Key: key, Value: sealed}}},
+			})
+			good = err != nil || answer.Succeeded // otherwise another process was first, perhaps with another key
+		}
+		if good {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.verified = true
+			return nil
 		}
 	}
-	if !good {
+	return errors.New("others change the proof of the common key all the time")
+}
+
+// opensAny looks for an entry that the machine's key opens. It returns an error if there is none, and another entry or
+// other values.
+func (c *core) opensAny(ctx context.Context, others bool) error {
+	c.mu.RLock()
+	searched := c.searched
+	c.mu.RUnlock()
+	if time.Since(searched) < verifyInterval {
 		return cluster.ErrKey
+	}
+	ctx, cancel := context.WithTimeout(ctx, arriveTimeout)
+	defer cancel()
+	prefix, opened := string(c.key(entries, "")), false
+	_, err := c.pages(ctx, client.RangeRequest{Key: []byte(prefix)}, func(kvs []client.KV) error {
+		for _, kv := range kvs {
+			others = true
+			if _, _, err := c.openEntry(string(kv.Key[len(prefix):]), kv.Value); err == nil {
+				opened = true
+				return errFound
+			}
+		}
+		return nil
+	})
+	switch {
+	case opened || err == nil && !others:
+		return nil
+	case err != nil:
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.verified = true
-	return nil
+	c.searched = time.Now()
+	return cluster.ErrKey
 }
+
+// errFound ends a search.
+var errFound = errors.New("found")
 
 // setUpLocked makes the client and the sealer, unless they are there.
 func (c *core) setUpLocked() (err error) {

@@ -93,13 +93,133 @@ func TestValuesAreSealed(t *testing.T) {
 	if e := clustertest.Get(t, s, "b"); e.Damaged || string(e.Value) != "again" {
 		t.Errorf("got %s", clustertest.Describe(e))
 	}
-	other := etcdtest.Config(nodes...)
-	other.Sealer = func(string) (cluster.Sealer, error) { return etcdtest.Sealer("other"), nil }
-	stranger := etcd.New(other)
-	t.Cleanup(func() { stranger.Close() })
-	_, _, err := stranger.Get(t.Context(), "a")
-	if !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "cluster.key_file") {
-		t.Errorf("with another key: %v", err)
+}
+
+// change changes etcd as somebody who may write to it does.
+func change(t testing.TB, c *client.Client, ops ...client.Op) {
+	t.Helper()
+	if answer, err := c.Txn(t.Context(), client.Txn{Success: ops}); err != nil || !answer.Succeeded {
+		t.Fatal(answer, err)
+	}
+}
+
+func set(key string, value []byte) client.Op {
+	return client.Op{Put: &client.Put{Key: []byte(key), Value: value}}
+}
+
+// TestAnotherKey: a machine with another key than the first one's reads and writes nothing, and says so.
+func TestAnotherKey(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	stranger := func() *etcd.Store {
+		config := etcdtest.Config(nodes...)
+		config.Sealer = func(string) (cluster.Sealer, error) { return etcdtest.Sealer("other"), nil }
+		s := etcd.New(config)
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	refused := func(what string) {
+		t.Helper()
+		s := stranger()
+		for range 2 {
+			if _, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("b", "x"))); !errors.Is(err, cluster.ErrKey) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if _, _, err := s.Get(t.Context(), "a"); !errors.Is(err, cluster.ErrKey) ||
+			!errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "cluster.key_file") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	s := open(t, nodes...)
+	if e := clustertest.Get(t, s, "a"); e.ModifyIndex != 0 {
+		t.Errorf("got %s", clustertest.Describe(e))
+	}
+	refused("before the first write")
+	clustertest.Put(t, s, "a", "x")
+	refused("after it")
+	change(t, direct(t, nodes...), client.Op{Delete: &client.Delete{Key: []byte("test/k")}})
+	refused("in a store of an earlier version")
+}
+
+// TestJunkHidesNothing: whatever somebody without the machines' key adds to etcd, or takes away, a new process finds out
+// that it has the right key.
+func TestJunkHidesNothing(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	c := direct(t, nodes...)
+	clustertest.Put(t, open(t, nodes...), "services/a", "x")
+	check := func(what string) {
+		t.Helper()
+		s := open(t, nodes...)
+		if e, _, err := s.Get(t.Context(), "services/a"); err != nil || string(e.Value) != "x" {
+			t.Errorf("%s: %s, %v", what, clustertest.Describe(e), err)
+		}
+		clustertest.Put(t, s, "services/b", "x")
+	}
+	for i := range 20 {
+		change(t, c, set(fmt.Sprintf("test/e/claims/%d", i), []byte("junk")))
+	}
+	change(t, c, set("test/e/", []byte("junk")))
+	check("twenty entries come first")
+	noProof := client.Op{Delete: &client.Delete{Key: []byte("test/k")}}
+	change(t, c, noProof)
+	check("the proof is deleted, too")
+	change(t, c, set("test/k", []byte("junk")))
+	check("the proof is overwritten, too")
+	var many []client.Op
+	for i := range 120 {
+		many = append(many, set(fmt.Sprintf("test/e/claims/%d", i), []byte("junk")))
+	}
+	change(t, c, append(many, noProof)...)
+	check("more entries come first than a page has")
+	if _, err := etcdtest.Sealer("cluster").Open(raw(t, c, "k").Value, "test/\x00k"); err != nil {
+		t.Errorf("the proof is not written again: %v", err)
+	}
+}
+
+// TestPrefixIsBound: a value is good below its own prefix alone. One of an earlier version, which is good below any
+// prefix, is bound when it is written again.
+func TestPrefixIsBound(t *testing.T) {
+	t.Parallel()
+	nodes := etcdtest.Start(t, 1)
+	c := direct(t, nodes...)
+	config := etcdtest.Config(nodes...)
+	config.Prefix = "other/"
+	other, s := etcd.New(config), open(t, nodes...)
+	t.Cleanup(func() { other.Close() })
+	clustertest.Put(t, s, "own", "x")
+	clustertest.Put(t, other, "a", "of the other")
+	clustertest.Hold(t, other, "alloc")
+	move := func(key string) {
+		t.Helper()
+		found, err := c.Range(t.Context(), client.RangeRequest{Key: []byte("other/" + key)})
+		if err != nil || len(found.KVs) != 1 {
+			t.Fatal(found, err)
+		}
+		change(t, c, set("test/"+key, found.KVs[0].Value))
+	}
+	move("e/a")
+	if e := clustertest.Get(t, s, "a"); !e.Damaged {
+		t.Errorf("of another prefix: %s", clustertest.Describe(e))
+	}
+	move("o/alloc")
+	if _, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Leased("b", "x", "alloc"))); !errors.Is(err,
+		cluster.ErrLeaseEnded) {
+		t.Errorf("a lease of another prefix: %v", err)
+	}
+	// The value of an entry has a format of two bytes, and no lease.
+	earlier, err := etcdtest.Sealer("cluster").Seal([]byte("\x01\x00\x00earlier"), "e/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(t, c, set("test/e/a", earlier))
+	if e := clustertest.Get(t, s, "a"); string(e.Value) != "earlier" {
+		t.Errorf("of an earlier version: %s", clustertest.Describe(e))
+	}
+	clustertest.Put(t, s, "a", "new")
+	if _, err := etcdtest.Sealer("cluster").Open(raw(t, c, "e/a").Value, "e/a"); err == nil {
+		t.Error("the value that was written again is good below any prefix")
 	}
 }
 
@@ -595,14 +715,14 @@ func TestHostile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			first := true // the question whether the key is right
+			verified := false // whether the key is right
 			s := open(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
-				if !first {
+				if verified {
 					answer(w, r)
 					return
 				}
-				first = false
-				text(header+`"kvs":[]}`)(w, r)
+				verified = strings.HasSuffix(r.URL.Path, "/txn")
+				text(header+`"succeeded":true}`)(w, r)
 			}))
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
@@ -675,7 +795,7 @@ func TestHostileWatch(t *testing.T) {
 					if watches.Load() > 0 {
 						revision = math.MaxUint64 // never before an event: that would end the following for good
 					}
-					text(fmt.Sprintf(`{"header":{"cluster_id":"1","revision":"%d"}}`, revision))(w, r)
+					text(fmt.Sprintf(`{"header":{"cluster_id":"1","revision":"%d"},"succeeded":true}`, revision))(w, r)
 					return
 				}
 				watches.Add(1)

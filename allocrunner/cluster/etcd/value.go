@@ -11,20 +11,36 @@ import (
 	"taskapi/allocrunner/cluster/etcd/client"
 )
 
-// A value in etcd is sealed for its key's kind and name. The value of an entry then has two bytes for the format, the
-// length of the lease owner's name, that name, and the entry's own value.
+// A value in etcd is sealed for its key. The value of an entry then has two bytes for the format, the length of the lease
+// owner's name, that name, and the entry's own value.
 const formatEntry = "\x01\x00"
 
 var errFormat = errors.New("the value has a format that this version does not know")
 
+// seal seals a value for the place of a key below the prefix. No prefix and no key has a NUL.
+func (c *core) seal(plain []byte, key string) ([]byte, error) {
+	return c.sealer.Seal(plain, c.config.Prefix+"\x00"+key)
+}
+
+// open opens a value of a key below the prefix. Earlier versions have sealed values without the prefix.
+func (c *core) open(sealed []byte, key string) ([]byte, error) {
+	plain, err := c.sealer.Open(sealed, c.config.Prefix+"\x00"+key)
+	if err != nil {
+		if earlier, is := c.sealer.Open(sealed, key); is == nil {
+			return earlier, nil
+		}
+	}
+	return plain, err
+}
+
 func (c *core) sealEntry(key, owner string, value []byte) ([]byte, error) {
 	plain := binary.AppendUvarint([]byte(formatEntry), uint64(len(owner)))
 	plain = append(append(plain, owner...), value...)
-	return c.sealer.Seal(plain, entries+key)
+	return c.seal(plain, entries+key)
 }
 
 func (c *core) openEntry(key string, sealed []byte) (owner string, value []byte, err error) {
-	plain, err := c.sealer.Open(sealed, entries+key)
+	plain, err := c.open(sealed, entries+key)
 	if err != nil {
 		return "", nil, err
 	}
@@ -62,11 +78,11 @@ func (c *core) sealOwner(owner string, r ownerRecord) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.sealer.Seal(plain, owners+owner)
+	return c.seal(plain, owners+owner)
 }
 
 func (c *core) openOwner(owner string, kv client.KV) (r ownerRecord, err error) {
-	plain, err := c.sealer.Open(kv.Value, owners+owner)
+	plain, err := c.open(kv.Value, owners+owner)
 	if err != nil {
 		return r, err
 	}

@@ -291,12 +291,30 @@ func (v *view) load() error {
 // readAll reads all keys with the prefix that is the request's key, as they are at one revision. It returns the
 // revision, too.
 func (c *core) readAll(r client.RangeRequest) (all []client.KV, revision uint64, err error) {
-	prefix, size := string(r.Key), 0
+	size := 0
+	revision, err = c.pages(c.ctx, r, func(kvs []client.KV) error {
+		for _, kv := range kvs {
+			size += len(kv.Key) + len(kv.Value)
+		}
+		all = append(all, kvs...)
+		if len(all) > maxEntries || size > maxBytes {
+			return fmt.Errorf("%w: %d keys and %d bytes, %q", errTooMuch, len(all), size, r.Key)
+		}
+		return nil
+	})
+	return all, revision, err
+}
+
+// pages reads what readAll reads, in parts, until use returns an error.
+func (c *core) pages(
+	ctx context.Context, r client.RangeRequest, use func([]client.KV) error,
+) (revision uint64, err error) {
+	prefix := string(r.Key)
 	r.End, r.Limit = client.PrefixEnd(prefix), firstPage
 	for {
-		page, err := c.find(c.ctx, r)
+		page, err := c.find(ctx, r)
 		if err != nil {
-			return nil, 0, err
+			return 0, err
 		}
 		if r.Revision == 0 {
 			r.Revision = page.Header.Revision
@@ -305,18 +323,16 @@ func (c *core) readAll(r client.RangeRequest) (all []client.KV, revision uint64,
 		for _, kv := range page.KVs {
 			if string(kv.Key) < string(r.Key) || !strings.HasPrefix(string(kv.Key), prefix) || kv.ModRevision == 0 ||
 				kv.ModRevision > r.Revision {
-				return nil, 0, fmt.Errorf("etcd answers for %.100q with %.100q of revision %d", r.Key, kv.Key, kv.ModRevision)
+				return 0, fmt.Errorf("etcd answers for %.100q with %.100q of revision %d", r.Key, kv.Key, kv.ModRevision)
 			}
 			r.Key = append(slices.Clip(kv.Key), 0)
 			read += len(kv.Key) + len(kv.Value)
 		}
-		size += read
-		all = append(all, page.KVs...)
-		if len(all) > maxEntries || size > maxBytes {
-			return nil, 0, fmt.Errorf("%w: %d keys and %d bytes, %q", errTooMuch, len(all), size, prefix)
+		if err := use(page.KVs); err != nil {
+			return 0, err
 		}
 		if !page.More || len(page.KVs) == 0 {
-			return all, r.Revision, nil
+			return r.Revision, nil
 		}
 		if read < smallPage {
 			r.Limit = min(2*r.Limit, lastPage)
