@@ -11,13 +11,16 @@ import (
 )
 
 const (
-	// leaseInterval is how often leases are looked up: the kernel does not announce the end of one.
+	// leaseInterval is how often a process looks up the leases: the kernel does not announce the end of one. It does not
+	// when another process has done so within lookedTime.
 	leaseInterval = time.Second
+	lookedTime    = leaseInterval / 2
 	// leaseTimeout bounds the wait for the lock that deletes the entries of an ended lease: another process can do it
 	// as well.
 	leaseTimeout = 500 * time.Millisecond
-	// pollInterval is how often the log is looked at without inotify: a user may have a bounded number of instances.
-	pollInterval = 20 * time.Millisecond
+	// The log is looked at again and again without inotify: a user may have a bounded number of instances. The pauses grow
+	// while nothing changes, since many processes may have to.
+	firstPoll, lastPoll = 20 * time.Millisecond, 500 * time.Millisecond
 )
 
 // follow keeps the table up to date for those who wait, and deletes the entries of ended leases, until the store is
@@ -28,10 +31,13 @@ func (s *Store) follow() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	looked := time.Time{} // when leases were looked up last
+	poll := firstPoll
 	for {
-		next := s.catchUp(&watch)
+		next := s.catchUp(&watch, &poll)
 		if time.Since(looked) >= leaseInterval {
-			s.endLeases()
+			if !s.looked(now()) && s.endLeases() {
+				s.noteLook(now())
+			}
 			looked = time.Now()
 		}
 		timer.Reset(next)
@@ -44,11 +50,12 @@ func (s *Store) follow() {
 	}
 }
 
-// catchUp brings the table up to date with the log, watches the log, and returns how long follow may sleep at most.
-func (s *Store) catchUp(watch **filewatch.Watch) time.Duration {
+// catchUp brings the table up to date with the log, watches the log, and returns how long follow may sleep at most. poll
+// is the pause after a look without inotify.
+func (s *Store) catchUp(watch **filewatch.Watch, poll *time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for {
+	for index := s.table.Index; ; {
 		before := s.log
 		if s.failed = s.advanceLocked(); s.failed != nil {
 			s.table.WakeAll()
@@ -60,7 +67,10 @@ func (s *Store) catchUp(watch **filewatch.Watch) time.Duration {
 		(*watch).Close()
 		var err error
 		if *watch, err = s.watcher.File(s.log); err != nil {
-			return pollInterval
+			if *poll = min(2**poll, lastPoll); s.table.Index != index {
+				*poll = firstPoll
+			}
+			return *poll
 		}
 		s.watched = s.log // changes before the watch began are looked for once more
 	}
@@ -70,17 +80,18 @@ func (s *Store) catchUp(watch **filewatch.Watch) time.Duration {
 	return time.Hour
 }
 
-// endLeases deletes the entries of leases that have ended.
-func (s *Store) endLeases() {
+// endLeases deletes the entries of leases that have ended, and reports whether it has. When it fails, reads leave the
+// entries out meanwhile.
+func (s *Store) endLeases() bool {
 	s.mu.RLock()
-	ended := len(s.table.Ended(s.live())) > 0
+	failed, ended := s.failed != nil, len(s.table.Ended(s.live())) > 0
 	s.mu.RUnlock()
-	if !ended {
-		return
+	if failed || !ended {
+		return !failed
 	}
-	// When that fails, reads leave the entries out meanwhile.
-	_, _ = s.write(context.Background(), leaseTimeout,
+	_, err := s.write(context.Background(), leaseTimeout,
 		func() ([]table.Write, error) { return s.table.Ended(s.live()), nil })
+	return err == nil
 }
 
 // Watch waits for a change.

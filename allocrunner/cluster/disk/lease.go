@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +16,11 @@ import (
 // in the file named leases. The locks are those of open files (F_OFD_SETLK in fcntl(2)). Such a lock ends with the last
 // descriptor of its open file, in whichever process that is. Whether there is one can be looked up without taking it.
 // The file stays empty.
+//
+// One process looks up the leases for all. Otherwise n processes would look up n leases each, and the kernel would go
+// through n locks each time. A process that has looked shares a lock on the byte at looks plus the time in milliseconds,
+// so the others see when that was. A process that is stopped, or can't delete, keeps nobody from looking.
+const looks = 1 << 62
 
 // lease is one holder's part in a lease.
 type lease struct {
@@ -31,6 +37,21 @@ func (l *lease) Close() error {
 
 func lockOf(number uint64, how int16) *unix.Flock_t {
 	return &unix.Flock_t{Type: how, Start: int64(number), Len: 1}
+}
+
+// looked reports whether another process has looked up the leases within lookedTime before now.
+func (s *Store) looked(now uint64) bool {
+	lock := lockOf(looks+(now-uint64(lookedTime))/uint64(time.Millisecond), unix.F_WRLCK)
+	lock.Len = lookedTime.Milliseconds() + 1
+	err := unix.FcntlFlock(s.leases.Fd(), unix.F_OFD_GETLK, lock)
+	return err == nil && lock.Type != unix.F_UNLCK
+}
+
+// noteLook notes that this process has looked up the leases. Without the note, other processes do so, too.
+func (s *Store) noteLook(now uint64) {
+	earlier := &unix.Flock_t{Type: unix.F_UNLCK, Start: looks} // to the end of the file
+	_ = unix.FcntlFlock(s.leases.Fd(), unix.F_OFD_SETLK, earlier)
+	_ = unix.FcntlFlock(s.leases.Fd(), unix.F_OFD_SETLK, lockOf(looks+now/uint64(time.Millisecond), unix.F_RDLCK))
 }
 
 // held reports whether an open file other than f holds a lease.

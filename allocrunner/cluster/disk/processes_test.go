@@ -23,6 +23,7 @@ import (
 	"taskapi/allocrunner/cluster/disk"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // The other processes of a test are this test binary in one of these roles. Their arguments are the directory of a
@@ -127,7 +128,8 @@ func poll() {
 	_ = unix.Pause()
 }
 
-// TestWatchWithoutInotify: a watch works without inotify, of which a user has a bounded number of instances.
+// TestWatchWithoutInotify: a watch works without inotify, of which a user has a bounded number of instances. It seldom
+// reads the log while nothing changes.
 func TestWatchWithoutInotify(t *testing.T) {
 	t.Parallel()
 	s, p, _ := watched(t, "poll")
@@ -138,10 +140,27 @@ func TestWatchWithoutInotify(t *testing.T) {
 			t.Fatal("the other process has inotify")
 		}
 	}
+	const seconds = 4
+	before := reads(t, p)
+	time.Sleep(seconds * time.Second) // the time in which reads are counted
+	if n := reads(t, p) - before; n > 10*seconds {
+		t.Errorf("the other process has read %d times in %d seconds", n, seconds)
+	}
 	clustertest.Put(t, s, "k", "w")
 	if got := p.line(t); got != "[k] false" {
 		t.Errorf("the other process has seen %s", got)
 	}
+}
+
+// reads returns how often a process has read something.
+func reads(t *testing.T, p process) (n int) {
+	t.Helper()
+	for line := range strings.Lines(string(must.Get(os.ReadFile(fmt.Sprintf("/proc/%d/io", p.Process.Pid)))(t))) {
+		if count, ok := strings.CutPrefix(line, "syscr: "); ok {
+			n = must.Get(strconv.Atoi(strings.TrimSpace(count)))(t)
+		}
+	}
+	return n
 }
 
 // TestWatchInAnotherProcess: a watch in another process returns a change, also when the log is rewritten meanwhile.
@@ -467,4 +486,57 @@ func TestAPlaceInTheQueueEndsWithItsFile(t *testing.T) {
 	if _, _, err := s.Get(t.Context(), "k"); err != nil || s.Place() != 0 {
 		t.Errorf("afterwards: %v, place %d; want none", err, s.Place())
 	}
+}
+
+// TestOneLooksUpTheLeases: of many processes, few look up the leases in a second. The others do when these are stopped.
+func TestOneLooksUpTheLeases(t *testing.T) {
+	t.Parallel()
+	dir := scratch(t)
+	const processes = 16
+	holder := start(t, "hold", dir)
+	holder.line(t)
+	stopped := start(t, "watch", dir)
+	stopped.line(t)
+	if !polltest.Until(func() bool { return len(looks(t, dir)) > 0 }) {
+		t.Fatal("nobody looks up the leases")
+	}
+	stopped.stop(t)
+	var stores []*disk.Store
+	for range processes {
+		stores = append(stores, open(t, dir))
+		clustertest.List(t, stores[len(stores)-1], cluster.Span{})
+	}
+	for first := slices.Max(looks(t, dir)); ; time.Sleep(5 * time.Millisecond) { // between looks
+		all := looks(t, dir)
+		latest := slices.Max(all)
+		all = slices.DeleteFunc(all, func(at uint64) bool { return latest-at > 400 })
+		if len(all) > processes/2 {
+			t.Errorf("%d of %d processes have looked up the leases within 0.4 seconds", len(all), processes)
+		}
+		if latest-first > 3000 {
+			break
+		}
+	}
+	index := clustertest.List(t, stores[0], cluster.Span{}).Index
+	holder.Kill()
+	if changes, err := stores[0].Watch(t.Context(), "k/", index); err != nil || len(changes.Keys) != 2 {
+		t.Errorf("got %+v, %v", changes, err)
+	}
+}
+
+// looks returns when processes have looked up the leases, in milliseconds, as their locks note it.
+func looks(t *testing.T, dir string) (times []uint64) {
+	t.Helper()
+	var is unix.Stat_t
+	must.OK(t, unix.Stat(filepath.Join(dir, "leases"), &is))
+	for line := range strings.Lines(string(must.Get(os.ReadFile("/proc/locks"))(t))) {
+		f := strings.Fields(line) // 1: OFDLCK ADVISORY READ -1 MAJOR:MINOR:INODE START END
+		if len(f) != 8 || !strings.HasSuffix(f[5], fmt.Sprint(":", is.Ino)) {
+			continue
+		}
+		if at, err := strconv.ParseUint(f[6], 10, 64); err == nil && at > 1<<62 {
+			times = append(times, at)
+		}
+	}
+	return times
 }
