@@ -806,6 +806,61 @@ func TestServersOfRepositories(t *testing.T) {
 	}
 }
 
+// TestLinkLocalRepositories: what git, hg and ssh connect to is no link-local address, whether the source names it in one
+// form or another, a server redirects to it, or a repository has it as a submodule. Other addresses are reached.
+func TestLinkLocalRepositories(t *testing.T) {
+	t.Parallel()
+	needGit(t)
+	const metadata = "http://169.254.169.254/x"
+	top := t.TempDir()
+	repo := filepath.Join(top, "r")
+	git(t, top, "init", "-q", repo)
+	git(t, repo, "commit", "-q", "--allow-empty", "-m", "m")
+	commit := git(t, repo, "rev-parse", "HEAD")
+	must.OK(t, os.WriteFile(repo+"/.gitmodules", []byte("[submodule \"s\"]\n path = s\n url = "+metadata+"\n"), 0o644))
+	git(t, repo, "add", ".gitmodules")
+	git(t, repo, "update-index", "--add", "--cacheinfo", "160000,"+strings.TrimSpace(commit)+",s")
+	git(t, repo, "commit", "-q", "-m", "m")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, metadata+strings.TrimPrefix(r.URL.String(), "/x"), http.StatusFound)
+	}))
+	t.Cleanup(server.Close)
+	bin := t.TempDir() // hg is seldom installed; whatever it would run is kept from the address as well
+	must.Program(t, bin+"/hg", []byte("#!/bin/sh\ngit ls-remote "+metadata+"\n"))
+	const linkLocal = "link-local address"
+	for name, c := range map[string]struct{ source, words string }{
+		"http":           {"git::" + metadata, linkLocal},
+		"a number":       {"git::http://2852039166/x", linkLocal},
+		"IPv6":           {"git::http://[fe80::1%25lo]/x", linkLocal},
+		"mapped":         {"git::http://[::ffff:169.254.169.254]/x", linkLocal},
+		"another":        {"git::http://[fd00:ec2::254]/x", linkLocal},
+		"https":          {"git::https://169.254.169.254/x", linkLocal},
+		"git":            {"git::git://169.254.169.254/x", linkLocal},
+		"ssh":            {"git::ssh://git@169.254.169.254/x", linkLocal},
+		"redirection":    {"git::" + server.URL + "/x", linkLocal},
+		"submodule":      {"git::file://" + repo, linkLocal},
+		"hg":             {"hg::http://127.0.0.1/x", linkLocal},
+		"another server": {"git::http://127.0.0.1:1/x", "unable to access"},
+		"another ssh":    {"git::ssh://git@127.0.0.1:1/x", "onnection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if strings.Contains(c.source, "ssh") {
+				if _, err := exec.LookPath("ssh"); err != nil {
+					t.Skip("ssh is not installed")
+				}
+			}
+			p := newPlace(t)
+			p.req.FileDirs = []string{top}
+			p.process.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
+			p.process.Read = []string{bin}
+			if text := p.get(fetch.Artifact{Source: c.source}); !strings.Contains(text, c.words) {
+				t.Errorf("got %q, want %q", text, c.words)
+			}
+		})
+	}
+}
+
 func TestFilesOfThisMachine(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()

@@ -143,7 +143,12 @@ func refuseLinkLocal(_, address string, _ syscall.RawConn) error {
 	if err != nil {
 		return err
 	}
-	if ip := at.Addr().Unmap(); ip.IsLinkLocalUnicast() || ip == netip.AddrFrom16(metadataV6) {
+	return checkAddress(at.Addr())
+}
+
+// checkAddress returns an error for a link-local address.
+func checkAddress(ip netip.Addr) error {
+	if ip = ip.Unmap(); ip.IsLinkLocalUnicast() || ip.WithZone("") == netip.AddrFrom16(metadataV6) {
 		return fmt.Errorf("nothing is fetched from the link-local address %s, where clouds keep a machine's credentials", ip)
 	}
 	return nil

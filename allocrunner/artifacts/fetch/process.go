@@ -118,12 +118,16 @@ func explain(ended error, said *lastwords.Buffer) error {
 
 // Main fetches the artifacts of the request on its standard input, and ends early with the input. The program's main
 // calls it before anything else when os.Args[1] is Command, with the further arguments, and exits with the returned
-// code. With one of them, it gives up its rights and executes the program without it.
+// code. With one of them, it gives up its rights and executes the program without it. With more, it executes a guarded
+// program.
 func Main(args []string) int {
 	var err error
-	if len(args) == 1 {
+	switch {
+	case len(args) == 1:
 		err = confine(args[0])
-	} else {
+	case len(args) > 1 && args[0] == guardCommand:
+		err = guarded(args[1], args[2:])
+	default:
 		err = serve()
 	}
 	if err != nil {

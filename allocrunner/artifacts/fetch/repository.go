@@ -196,12 +196,20 @@ func (r *repository) run(ctx context.Context, env []string, name string, args ..
 	cmd.WaitDelay = time.Second
 	var said lastwords.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	err = cmd.Run()
+	guard, err := startGuarded(cmd)
+	if err != nil {
+		return err
+	}
+	err = cmd.Wait()
+	refused := guard.end()
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	if err == nil {
 		return nil
+	}
+	if refused != nil {
+		return fmt.Errorf("%s: %w", name, refused)
 	}
 	if text := strings.TrimSpace(said.String()); text != "" {
 		return fmt.Errorf("%s: %s", name, lastLines(text))
