@@ -26,8 +26,10 @@ func Gateway(w base.Environment) *cobra.Command {
 	var given start.SettingFlags
 	cmd := &cobra.Command{
 		Use:   "gateway [flags] TASK...",
-		Short: "Give tasks of a Nomad job sockets that answer for the cluster's Task API",
-		Long: `Runs in a job of a Nomad cluster, as a prestart sidecar. Each TASK of its group gets a socket,
+		Short: "Give tasks of a Nomad job sockets that answer for the cluster's Task API (experimental)",
+		Long: `The gateway is experimental: flags, files and answers may change in any version.
+
+Runs in a job of a Nomad cluster, as a prestart sidecar. Each TASK of its group gets a socket,
 $` + allocDir + `/taskapi/TASK/api.sock, where Nomad's API answers to that task's own identity.
 
 Bad tokens never reach the agent. One blocking query for each resource and token is fanned out to all readers; changes,
