@@ -12,6 +12,7 @@ package handlers
 
 import (
 	"cmp"
+	"net/url"
 	"slices"
 	"sync"
 
@@ -139,6 +140,23 @@ var router = sync.OnceValue(func() *route.Router { return route.NewRouter(table(
 func Prepare() {
 	router()
 	_, _ = allocations.Encode(&api.Allocation{})
+}
+
+// Readings returns the escaped paths that another server may read in a URL: in that which was sent, an encoded slash is a
+// part of a name, in the decoded one it divides names.
+func Readings(u *url.URL) (sent, decoded string) {
+	return u.EscapedPath(), (&url.URL{Path: u.Path}).EscapedPath()
+}
+
+// Detail returns the record of a request that another server answers, with what the route here adds to it. namespace is
+// that of its variable.
+func Detail(record auth.Record, method string, u *url.URL, namespace string) auth.Record {
+	sent, decoded := Readings(u)
+	record, ok := router().Detail(record, method, sent, namespace, u.Query())
+	if !ok {
+		record, _ = router().Detail(record, method, decoded, namespace, u.Query())
+	}
+	return record
 }
 
 // Needs returns the capabilities of which a request for the escaped path needs one, and whether there is a route for it

@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"net/url"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -41,9 +42,9 @@ func (h *handlers) action(ctx context.Context, r *route.Request) (route.Answer, 
 }
 
 // actionDetail adds the task and the action of a query.
-func actionDetail(record auth.Record, r *route.Request) auth.Record {
-	if name := r.Query().Get("action"); name != "" {
-		return record.Runs(r.Query().Get("task"), "action "+name)
+func actionDetail(record auth.Record, _ string, query url.Values) auth.Record {
+	if name := query.Get("action"); name != "" {
+		return record.Runs(query.Get("task"), "action "+name)
 	}
 	return record
 }

@@ -76,12 +76,12 @@ func commandOf(query url.Values) (command []string, err error) {
 	return command, nil
 }
 
-func execDetail(record auth.Record, r *route.Request) auth.Record {
-	command, err := commandOf(r.Query())
+func execDetail(record auth.Record, _ string, query url.Values) auth.Record {
+	command, err := commandOf(query)
 	if err != nil {
 		return record
 	}
-	return record.Runs(r.Query().Get("task"), command[0])
+	return record.Runs(query.Get("task"), command[0])
 }
 
 // chooseTask returns the task of that name, or the only one when the name is empty.

@@ -1,12 +1,19 @@
 package upstream
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hashicorp/nomad/api"
 
 	"taskapi/handlers/apierror"
 )
@@ -63,6 +70,30 @@ const clientAllocation = "/v1/client/allocation/"
 func isCommand(path string) bool {
 	return strings.HasPrefix(path, clientAllocation) && strings.HasSuffix(path, "/exec") ||
 		strings.HasPrefix(path, "/v1/job/") && strings.HasSuffix(path, "/action")
+}
+
+// mostVariable is how long a variable may be in JSON. Nomad takes 64 KiB before it is written as JSON.
+const mostVariable = 512 << 10
+
+// namespaceOf returns the namespace of the variable that a request is about, as Nomad reads it: that in the body counts
+// before the query's. It is empty for another request. Errors: the body's.
+func namespaceOf(r *http.Request, query url.Values) (string, error) {
+	if !strings.HasPrefix(r.URL.Path, "/v1/var/") {
+		return "", nil
+	}
+	var variable struct{ Namespace string }
+	if r.Method == http.MethodPut || r.Method == http.MethodPost {
+		body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, mostVariable))
+		if _, long := errors.AsType[*http.MaxBytesError](err); err != nil && !long {
+			err = apierror.New(apierror.UndecodableBody, err)
+		}
+		if err != nil {
+			return "", err
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		_ = json.NewDecoder(bytes.NewReader(body)).Decode(&variable) // what can't be read here, Nomad refuses
+	}
+	return cmp.Or(variable.Namespace, query.Get("namespace"), api.DefaultNamespace), nil
 }
 
 // resource is what a read is about.

@@ -44,15 +44,17 @@ type Config struct {
 	Ready func() bool
 	// Region is the allocation's; a request for another one is refused, because its tokens are not good there.
 	Region string
-	// Allowed decides whether a policy of this gateway lets a caller send a request, with an *auth.Denial or another error
-	// for the caller. The agent decides about the rest. Nil lets every request pass.
-	Allowed func(r *http.Request, p *auth.Principal) error
+	// Allowed decides whether a policy of this gateway lets a caller send a request. namespace is that of the variable that
+	// the request is about. The agent decides about the rest. Nil lets every request pass.
+	Allowed func(r *http.Request, namespace string, p *auth.Principal) *auth.Denial
 	PeerOf  func(net.Conn) (auth.Peer, error)
 	Logger  *slog.Logger
 	// Auditor gets a record of each change, and of each read with AuditReads; nil for none.
 	Auditor    auth.Auditor
 	AuditReads bool
-	Limits     limitset.Set // of each socket
+	// Detail adds to a record what the request's query says and the namespace of its variable; nil adds nothing.
+	Detail func(record auth.Record, method string, u *url.URL, namespace string) auth.Record
+	Limits limitset.Set // of each socket
 }
 
 // Server answers the requests on any number of sockets.
@@ -109,6 +111,7 @@ type request struct {
 	principal *auth.Principal
 	cache     *cache
 	path      string // escaped
+	namespace string // of the variable that it is about; empty for another request, and while nobody needs to know
 	change    bool
 	sent      atomic.Bool // a connection to the agent was taken for it
 	status    int         // of the answer that was passed on
@@ -142,10 +145,13 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 	req.change = isChange(r.Method, r.URL.Path)
 	query, err := s.check(req)
 	conn.LimitBody(w, r, mostBody)
+	if err == nil && (s.config.Allowed != nil || s.config.Auditor != nil) {
+		req.namespace, err = namespaceOf(r, query)
+	}
 	if err == nil && s.config.Allowed != nil {
-		err = s.config.Allowed(r, principal)
-		if denial, ok := errors.AsType[*auth.Denial](err); ok {
+		if denial := s.config.Allowed(r, req.namespace, principal); denial != nil {
 			s.recordDenied(req, denial)
+			err = denial
 		}
 	}
 	if err != nil {
@@ -307,7 +313,11 @@ func fail(w http.ResponseWriter, err *apierror.Error) int {
 // The records of the audit log.
 
 func (s *taskSocket) record(r *request, status int) auth.Record {
-	return auth.NewRecord(r.Method, r.URL.EscapedPath(), r.owner, r.conn.Peer, r.principal, status)
+	record := auth.NewRecord(r.Method, r.path, r.owner, r.conn.Peer, r.principal, status)
+	if s.config.Detail == nil {
+		return record
+	}
+	return s.config.Detail(record, r.Method, r.URL, r.namespace)
 }
 
 func (s *taskSocket) recordDenied(r *request, denial *auth.Denial) {

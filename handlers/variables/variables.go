@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -199,14 +200,14 @@ func (h *handlers) get(ctx context.Context, r *route.Request) (route.Answer, err
 
 // variableDetail adds the variable's namespace and the operation on its lock. A body can name the namespace, too: until
 // the body is read, the record has the query's.
-func variableDetail(record auth.Record, r *route.Request) auth.Record {
-	query := r.Query()
+func variableDetail(record auth.Record, namespace string, query url.Values) auth.Record {
+	namespace = cmp.Or(namespace, query.Get("namespace"))
 	for _, operation := range lockOperations {
 		if query.Has(operation) {
-			return record.About(cmp.Or(r.Namespace, query.Get("namespace")), strings.TrimPrefix(operation, "lock-"))
+			return record.About(namespace, strings.TrimPrefix(operation, "lock-"))
 		}
 	}
-	return record.About(cmp.Or(r.Namespace, query.Get("namespace")), "")
+	return record.About(namespace, "")
 }
 
 // variableWrite is a request that changes a variable, or its lock.

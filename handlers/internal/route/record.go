@@ -66,5 +66,5 @@ func (s *socket) recordOf(r *Request, status int) auth.Record {
 	if r.matched == nil || r.matched.detail == nil || r.parseQuery() != nil {
 		return record
 	}
-	return r.matched.detail(record, r)
+	return r.matched.detail(record, r.Namespace, r.Query())
 }

@@ -11,6 +11,7 @@ package route
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 
 	"taskapi/auth"
@@ -50,8 +51,9 @@ type Route struct {
 	asks           bool // changes nothing, whatever its method
 }
 
-// recordDetail returns the record of a request with more details, from the query or the handler; nil adds none.
-type recordDetail func(auth.Record, *Request) auth.Record
+// recordDetail returns the record of a request with more details, from the query and the namespace of its variable, if
+// that is known; nil adds none.
+type recordDetail func(record auth.Record, namespace string, query url.Values) auth.Record
 
 // mutates reports whether the route may change something, so that its requests are recorded.
 func (r *Route) mutates() bool {

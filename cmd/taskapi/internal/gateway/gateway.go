@@ -3,18 +3,14 @@
 package gateway
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,14 +19,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/handlers"
-	"taskapi/handlers/apierror"
 	"taskapi/handlers/upstream"
 	"taskapi/identity"
 	"taskapi/internal/safedir"
@@ -86,10 +80,13 @@ func Run(ctx context.Context, config Config) error {
 	serving := upstream.Config{
 		Agent: nomad, Authenticator: authenticator, Region: alloc.Region, PeerOf: agent.PeerOf, Logger: config.Logger,
 		Auditor: agent.AuditorOf(audit), AuditReads: config.Settings.AuditReads, Limits: limits,
-		Ready: func() bool { return keys.Keys() != nil },
+		Detail: handlers.Detail,
+		Ready:  func() bool { return keys.Keys() != nil },
 	}
 	if config.Settings.Policy != "" {
-		serving.Allowed = func(r *http.Request, p *auth.Principal) error { return allowed(authenticator, r, p) }
+		serving.Allowed = func(r *http.Request, namespace string, p *auth.Principal) *auth.Denial {
+			return allowed(authenticator, r, namespace, p)
+		}
 	}
 	return serve(ctx, config, upstream.New(serving), keys, id, limits, func() { agent.ReopenAudit(audit, config.Logger) })
 }
@@ -193,55 +190,26 @@ func authenticator(
 	})
 }
 
-// mostVariable is how long a variable may be in JSON. Nomad takes 64 KiB before it is written as JSON.
-const mostVariable = 512 << 10
-
 // allowed decides by the policy whether a caller may send a request. Nomad reads the decoded path of a variable. An
 // encoded slash in another path may be a part of a name, or divide names, as Nomad reads it: the caller needs the rights
-// of both. Errors: an *auth.Denial, and those of namespaceOf.
-func allowed(a *auth.Authenticator, r *http.Request, p *auth.Principal) error {
-	anyOf, known := handlers.Needs(r.Method, r.URL.EscapedPath())
+// of both. namespace is that of the variable.
+func allowed(a *auth.Authenticator, r *http.Request, namespace string, p *auth.Principal) *auth.Denial {
+	sent, decoded := handlers.Readings(r.URL)
+	anyOf, known := handlers.Needs(r.Method, sent)
 	if name, ok := strings.CutPrefix(r.URL.Path, "/v1/var/"); ok && known {
 		right := cmp.Or(map[string]auth.VariableRight{
 			http.MethodGet: auth.VariableRead, http.MethodHead: auth.VariableRead, http.MethodDelete: auth.VariableDestroy,
 		}[r.Method], auth.VariableWrite)
-		namespace := ""
-		if right == auth.VariableWrite {
-			var err error
-			if namespace, err = namespaceOf(r); err != nil {
-				return err
-			}
-		}
-		namespace = cmp.Or(namespace, r.URL.Query().Get("namespace"), api.DefaultNamespace)
 		known = p.MayVariable(namespace, name, right)
 	}
 	if !known {
 		anyOf = auth.CapabilitySet(auth.OperatorOnly) // the policy gives no right to it
 	}
 	denial := a.Authorize(p, anyOf)
-	decoded := (&url.URL{Path: r.URL.Path}).EscapedPath()
 	if anyOf, known = handlers.Needs(r.Method, decoded); known && denial == nil {
 		denial = a.Authorize(p, anyOf)
 	}
-	if denial != nil {
-		return denial
-	}
-	return nil
-}
-
-// namespaceOf returns the namespace that the variable in a request's body names, which counts before the query's.
-func namespaceOf(r *http.Request) (string, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, mostVariable))
-	if _, long := errors.AsType[*http.MaxBytesError](err); err != nil && !long {
-		err = apierror.New(apierror.UndecodableBody, err)
-	}
-	if err != nil {
-		return "", err
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	var variable struct{ Namespace string }
-	_ = json.NewDecoder(bytes.NewReader(body)).Decode(&variable) // what can't be read here, Nomad refuses
-	return variable.Namespace, nil
+	return denial
 }
 
 // serve opens the sockets and answers on them until ctx ends or one of them fails.

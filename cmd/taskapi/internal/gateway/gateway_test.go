@@ -19,6 +19,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/identity"
+	"taskapi/internal/must"
 )
 
 const allocID = "b29ec205-df7a-42ea-b4f8-b27f54486789"
@@ -179,18 +180,32 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		}
 	}
 	for body, want := range map[string]int{ // its namespace counts for Nomad
-		`{"Items":{"a":"b"}}`:                                         200,
-		`{"Namespace":"default","Items":{"a":"b"}}`:                   200,
-		`{"Namespace":"other","Items":{"a":"b"}}`:                     403,
-		`{"Namespace":"default","namespace":"other"}`:                 403,
-		`{"Items":{"a":"` + strings.Repeat("b", mostVariable) + `"}}`: 413,
+		`{"Items":{"a":"b"}}`:                                    200,
+		`{"Namespace":"default","Items":{"a":"b"}}`:              200,
+		`{"Namespace":"other","Items":{"a":"b"}}`:                403,
+		`{"Namespace":"default","namespace":"other"}`:            403,
+		`{"Items":{"a":"` + strings.Repeat("b", 512<<10) + `"}}`: 413,
 	} {
 		if got := do("PUT", "/v1/var/shared/a", body); got != want {
 			t.Errorf("a variable %.60s: %d, want %d", body, got, want)
 		}
 	}
+	do("GET", "/v1/client/allocation/"+allocID+"/exec?task=web&command=%5B%22ls%22,%22secret%22%5D", "")
+	do("GET", "/v1/client/allocation/"+allocID+"%2Fexec?task=web&command=%5B%22ps%22%5D", "")
+	do("PUT", "/v1/var/shared/locked?lock-acquire", `{"Namespace":"other"}`)
+	do("PUT", "/v1/var/shared/locked?lock-renew", `{}`)
+	for _, want := range []string{
+		`"program":"web: ls","outcome":"denied"`, `"program":"web: ps","outcome":"denied"`,
+		`"path":"/v1/var/shared/locked","namespace":"other","lock":"acquire","outcome":"denied"`,
+		`"path":"/v1/var/shared/locked","namespace":"default","lock":"renew","outcome":"done"`,
+	} {
+		until(t, "the audit log has "+want, func() bool { // a moment after the answer
+			return bytes.Contains(must.Get(os.ReadFile(settings.AuditLog))(t), []byte(want))
+		})
+	}
 	if log, err := os.ReadFile(settings.AuditLog); err != nil ||
-		!bytes.Contains(log, []byte(`"path":"/v1/acl/bootstrap"`)) || bytes.Contains(log, []byte(token)) {
+		!bytes.Contains(log, []byte(`"path":"/v1/acl/bootstrap"`)) || bytes.Contains(log, []byte(token)) ||
+		bytes.Contains(log, []byte("secret")) {
 		t.Errorf("the audit log: %v\n%s", err, log)
 	}
 	if err := os.Remove(settings.AuditLog); err != nil {
