@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -161,6 +162,23 @@ func (d Dir) Ended() ([]string, error) {
 		}
 	}
 	return ended, nil
+}
+
+// Unbegun returns the IDs of allocations without a saved state that nobody is beginning: a process was killed before it
+// saved the first one.
+func (d Dir) Unbegun() ([]string, error) {
+	ids, err := d.IDs()
+	return slices.DeleteFunc(ids, func(id string) bool {
+		_, begun := os.Lstat(filepath.Join(d.Alloc(id), "alloc"))
+		if begun == nil {
+			return true // its state was removed
+		}
+		if _, err := os.Lstat(d.State(id)); err != nil {
+			return true // a process may be about to make it
+		}
+		_, err := d.Saved(id)
+		return !errors.Is(err, state.ErrNotFound)
+	}), err
 }
 
 // Lives reports whether an allocation has tasks or may get some: a process runs it, one of its tasks runs, or neither

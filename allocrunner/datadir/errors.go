@@ -43,6 +43,11 @@ func (e *StateRemovedError) Error() string {
 	return fmt.Sprintf("allocation %s has been run before, and its %s was removed or emptied", e.ID, state.FileName)
 }
 
+// RemovedError says that an allocation was removed with its directory.
+type RemovedError struct{ ID string }
+
+func (e *RemovedError) Error() string { return fmt.Sprintf("allocation %s has been removed", e.ID) }
+
 // InvalidError refuses a job that a runner can't run.
 type InvalidError struct{ Err error }
 

@@ -25,6 +25,7 @@ type Lock struct {
 	ID  string
 	Dir string // the allocation directory
 
+	there   bool // see LockExisting
 	logger  *slog.Logger
 	saved   *interfaces.Saved
 	before  *interfaces.Saved // the allocation that Recreate has replaced; nil for none
@@ -47,6 +48,12 @@ func (d Dir) Lock(id string, store interfaces.Store, logger *slog.Logger) (*Lock
 	return d.lock(&Lock{ID: id, Dir: d.Alloc(id), logger: logger}, store)
 }
 
+// LockExisting is Lock for an allocation that must be there already: LockExisting does not make its directory. Errors:
+// *RemovedError if another process has removed the allocation.
+func (d Dir) LockExisting(id string, store interfaces.Store, logger *slog.Logger) (*Lock, error) {
+	return d.lock(&Lock{ID: id, Dir: d.Alloc(id), logger: logger, there: true}, store)
+}
+
 // LockNew is Lock for an ID that this process has drawn at random and given to nobody yet. No process of an earlier
 // life can exist, so LockNew looks for none. A new directory would not prove that, since an earlier directory of the
 // same ID may have been removed while its tasks ran.
@@ -61,7 +68,7 @@ func (d Dir) lock(l *Lock, store interfaces.Store) (*Lock, error) {
 		return nil, err
 	}
 	err = l.acquire(d.State(id), store)
-	// When another process has just removed the directory, it is made again.
+	// When another process has just removed the directory, it is made again, or LockExisting fails.
 	for tries := 1; tries < acquireTries && errors.Is(err, fs.ErrNotExist); tries++ {
 		err = l.acquire(d.State(id), store)
 	}
@@ -94,7 +101,11 @@ func (d Dir) lock(l *Lock, store interfaces.Store) (*Lock, error) {
 
 // acquire takes ownership of the state.
 func (l *Lock) acquire(path string, store interfaces.Store) error {
-	if err := os.MkdirAll(l.Dir, 0o711); err != nil {
+	if l.there {
+		if _, err := os.Stat(l.Dir); errors.Is(err, fs.ErrNotExist) {
+			return &RemovedError{l.ID}
+		}
+	} else if err := os.MkdirAll(l.Dir, 0o711); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", l.Dir, withoutPath(err))
 	}
 	if _, err := trust(l.Dir); err != nil {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/must"
 )
@@ -96,6 +98,54 @@ func TestPeek(t *testing.T) {
 	if saved, err := d.Peek(testID); saved != nil || err != nil {
 		t.Errorf("got %+v, %v; want nothing", saved, err)
 	}
+}
+
+// TestLockExisting: who wants an allocation that another process removes at that moment does not make it again.
+func TestLockExisting(t *testing.T) {
+	d := datadir.Dir(t.TempDir())
+	for range 3 {
+		l := lock(t, d, d.Store(""))
+		must.OK(t, l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: testID}, Terminal: true}))
+		locked := make(chan error)
+		go func() { // while it waits for the lock, or before, or after
+			err := interfaces.ErrStateInUse
+			for errors.Is(err, interfaces.ErrStateInUse) {
+				_, err = d.LockExisting(testID, d.Store(""), slog.New(slog.DiscardHandler))
+			}
+			locked <- err
+		}()
+		must.OK(t, errors.Join(allocdir.Remove(l.Dir), l.Close()))
+		err := <-locked
+		if _, removed := errors.AsType[*datadir.RemovedError](err); !removed {
+			t.Fatalf("got %v, want a RemovedError", err)
+		}
+		if left := must.Get(d.IDs())(t); len(left) > 0 {
+			t.Fatalf("it is there again: %q", left)
+		}
+	}
+}
+
+// TestUnbegun: an allocation of which there is no more than an empty state is left over, unless somebody begins it.
+func TestUnbegun(t *testing.T) {
+	d := datadir.Dir(t.TempDir())
+	want := func(want ...string) {
+		t.Helper()
+		if got := must.Get(d.Unbegun())(t); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	must.OK(t, os.MkdirAll(d.Alloc(testID), 0o700))
+	want()
+	l := lock(t, d, d.Store(""))
+	want()
+	must.OK(t, l.Close())
+	want(testID)
+	must.OK(t, os.Mkdir(filepath.Join(l.Dir, "alloc"), 0o700))
+	want()
+	must.OK(t, os.Remove(filepath.Join(l.Dir, "alloc")))
+	l = lock(t, d, d.Store(""))
+	must.OK(t, errors.Join(l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: testID}}), l.Close()))
+	want()
 }
 
 // TestUnused: an allocation is unused when its ID was drawn or nothing of it was found, until it begins again.

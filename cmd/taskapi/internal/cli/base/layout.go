@@ -113,6 +113,12 @@ func (l Layout) LockAlloc(id string, logger *slog.Logger) (*datadir.Lock, error)
 	return lock, l.Explain(err)
 }
 
+// LockExisting locks an allocation unless it has been removed, as datadir.Dir.LockExisting does.
+func (l Layout) LockExisting(id string, logger *slog.Logger) (*datadir.Lock, error) {
+	lock, err := l.Dir.LockExisting(id, l.Store(l.version), logger)
+	return lock, l.Explain(err)
+}
+
 // LockNew locks an allocation whose ID this process has drawn at random, as datadir.Dir.LockNew does.
 func (l Layout) LockNew(id string, logger *slog.Logger) (*datadir.Lock, error) {
 	lock, err := l.Dir.LockNew(id, l.Store(l.version), logger)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/templates"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -80,6 +82,9 @@ func (r *request) launch(ctx context.Context, done func(*api.Allocation) (bool, 
 	args := slices.Concat([]string{"run"}, flags, []string{fmt.Sprintf("--named=%t", r.name != nil),
 		fmt.Sprintf("--job-version=%d", ptr.Deref(r.alloc.Job.Version)),
 		fmt.Sprintf("--submit-time=%d", ptr.Deref(r.alloc.Job.SubmitTime)), "--alloc-id=" + r.alloc.ID, "--", jobFile})
+	if _, err := makeAllocDir(r.target()); err != nil {
+		return err
+	}
 	return background(ctx, r.target(), w, args, r.name, done)
 }
 
@@ -246,14 +251,15 @@ const detachedFlag = "--detached"
 // background executes this program again, in a session of its own, without a terminal and with an allocation's log as
 // its output, and returns when done is satisfied. It prints the process's warnings until then or, if the process exits
 // before that, its output, and then the command exits with its code. The process inherits name, the lock on the
-// allocation's name, which is then closed here; nil for none.
+// allocation's name, which is then closed here; nil for none. Errors: *datadir.RemovedError without the allocation's
+// directory.
 func background(ctx context.Context, t base.Target, w base.Environment, args []string, name *os.File,
 	done func(*api.Allocation) (bool, error)) error {
-	dir, err := makeAllocDir(t)
-	if err != nil {
-		return err
-	}
+	dir := t.Layout.Alloc(t.ID)
 	log, err := privatefile.Open(filepath.Join(dir, start.LogName), os.O_CREATE|os.O_RDWR|os.O_APPEND)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &datadir.RemovedError{ID: t.ID}
+	}
 	if err != nil {
 		return fmt.Errorf("log of allocation %s: %w", t.ID, err)
 	}

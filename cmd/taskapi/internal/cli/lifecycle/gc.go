@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner"
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -88,14 +90,16 @@ func named(ctx context.Context, w base.Environment, at *base.TargetFlags, args [
 	return found, err
 }
 
-// ended returns all allocations of this user's data directory whose saved state says that they have ended, and removes
-// the remains of earlier removals there.
+// ended returns all allocations of this user's data directory whose saved state says that they have ended, and those
+// that a killed process has left before they began. It removes the remains of earlier removals there.
 func ended(w base.Environment, dataDir string) (found []base.Target, err error) {
 	l, err := base.NewLayout(dataDir, w)
 	if err != nil {
 		return nil, err
 	}
 	ids, err := l.Ended()
+	unbegun, unread := l.Unbegun()
+	ids, err = append(ids, unbegun...), cmp.Or(err, unread)
 	if len(ids) == 0 && err == nil {
 		_, err = fmt.Fprintf(w.Stdout, "no allocation in %s has ended\n", l.Dir)
 	}
@@ -110,8 +114,11 @@ func remove(ctx context.Context, t base.Target, w base.Environment) (err error) 
 	c := t.Client()
 	defer c.Close()
 	logger := base.NewLogger(false, w)
-	lock, err := t.Layout.LockAlloc(t.ID, logger)
+	lock, err := t.Layout.LockExisting(t.ID, logger)
+	_, removed := errors.AsType[*datadir.RemovedError](err)
 	switch {
+	case removed: // by another process
+		return nil
 	case errors.Is(err, state.ErrInUse): // one that has ended is still there while a client reads its end
 		if c.Collect(ctx) != nil {
 			return running

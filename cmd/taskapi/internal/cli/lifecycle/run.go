@@ -448,8 +448,11 @@ func (r *request) run(ctx, waiting context.Context) error {
 	}
 	logger := base.NewLogger(r.options.Verbose, r.environment)
 	lockAlloc := r.layout.LockAlloc
-	if r.drawn {
+	switch {
+	case r.drawn:
 		lockAlloc = r.layout.LockNew
+	case r.options.takeOver:
+		lockAlloc = r.layout.LockExisting
 	}
 	for since := time.Now(); ; {
 		if err := r.makeFree(ctx, waiting); err != nil {

@@ -214,12 +214,20 @@ func (s *stopping) run(ctx context.Context) error {
 			return s.killOrphans(ctx, s.Layout.Explain(found.Err))
 		}
 		if s.detach {
-			return s.inBackground(ctx)
+			return s.unlessRemoved(s.inBackground(ctx))
 		}
 		if err := s.takeOver(ctx); !errors.Is(err, state.ErrInUse) || time.Since(since) > client.BusyTimeout {
-			return err
+			return s.unlessRemoved(err)
 		}
 	}
+}
+
+// unlessRemoved returns the error of a stop. It is none if the allocation has ended, and another process has removed it.
+func (s *stopping) unlessRemoved(err error) error {
+	if removed, ok := errors.AsType[*datadir.RemovedError](err); ok {
+		return s.say("%v", removed)
+	}
+	return err
 }
 
 // keeps returns the reason not to kill the tasks of an allocation whose state can't be read: another user, another
@@ -242,7 +250,7 @@ func (s *stopping) keeps(err error) error {
 // left.
 func (s *stopping) concluded(ctx context.Context, saved *interfaces.Saved) error {
 	if interfaces.Replaced(saved.Alloc) {
-		lock, err := s.Layout.LockAlloc(s.ID, base.NewLogger(false, s.environment))
+		lock, err := s.Layout.LockExisting(s.ID, base.NewLogger(false, s.environment))
 		if err != nil {
 			return err
 		}
@@ -444,7 +452,7 @@ func (s *stopping) takeOver(ctx context.Context) (err error) {
 
 // lock locks the allocation, even if nothing can be written there; lacks then says so.
 func (s *stopping) lock(logger *slog.Logger) (lock *datadir.Lock, lacks, err error) {
-	lock, err = s.Layout.LockAlloc(s.ID, logger)
+	lock, err = s.Layout.LockExisting(s.ID, logger)
 	switch {
 	case !errors.Is(err, state.ErrFile) && !errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission) &&
 		os.Geteuid() != 0:
