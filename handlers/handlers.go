@@ -142,8 +142,8 @@ func Prepare() {
 	_, _ = allocations.Encode(&api.Allocation{})
 }
 
-// Readings returns the escaped paths that another server may read in a URL: in that which was sent, an encoded slash is a
-// part of a name, in the decoded one it divides names.
+// Readings returns the two escaped paths that another server may read in a URL. An encoded slash is a part of a name in
+// the path that was sent, and divides names in the decoded path.
 func Readings(u *url.URL) (sent, decoded string) {
 	return u.EscapedPath(), (&url.URL{Path: u.Path}).EscapedPath()
 }

@@ -621,7 +621,6 @@ var allowedImports = map[string][]string{
 		"auth/limitset",
 		"cmd/taskapi/internal/agent", // the settings
 		"handlers",                   // which capability a route needs
-		"handlers/apierror",
 		"handlers/upstream",
 		"identity",
 		"socket",

@@ -20,8 +20,8 @@ type Address struct {
 	scheme, host string
 }
 
-// ParseAddress reads unix:///PATH or https://HOST:PORT. While an agent is away, any user of the machine may listen on its
-// port, so an agent without TLS is reached by its socket alone.
+// ParseAddress reads unix:///PATH or https://HOST:PORT. While an agent is away, any user of the machine may listen on
+// its port, so an agent without TLS is reached by its socket alone.
 func ParseAddress(text string) (Address, error) {
 	const form = "give unix:///PATH of an agent's socket, such as unix://$NOMAD_SECRETS_DIR/api.sock, or https://HOST:4646"
 	if path, ok := strings.CutPrefix(text, "unix://"); ok {

@@ -201,7 +201,8 @@ func TestRestlessAgent(t *testing.T) {
 		w.Header().Set("X-Nomad-Index", strconv.FormatInt(5+n.Add(1)%2, 10))
 	}
 	inBubble(t, restless, func(t *testing.T, c *cache, _ *pipes, queries *atomic.Int64) {
-		if _, _, err := c.read(t.Context(), ofCache{resource{path: "/v1/jobs"}, "token"}, read{after: 1 << 62, wait: time.Hour}); err != nil {
+		of := ofCache{resource{path: "/v1/jobs"}, "token"}
+		if _, _, err := c.read(t.Context(), of, read{after: 1 << 62, wait: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -347,7 +348,8 @@ func TestBounds(t *testing.T) {
 	}
 	inBubble(t, long, func(t *testing.T, c *cache, _ *pipes, queries *atomic.Int64) {
 		for range 5 {
-			if _, _, err := c.read(t.Context(), ofCache{resource{path: "/v1/jobs"}, "token"}, read{}); !errors.Is(err, errPassOn) {
+			of := ofCache{resource{path: "/v1/jobs"}, "token"}
+			if _, _, err := c.read(t.Context(), of, read{}); !errors.Is(err, errPassOn) {
 				t.Fatal(err)
 			}
 		}

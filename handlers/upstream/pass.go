@@ -74,9 +74,9 @@ func (s *Server) newProxy() *httputil.ReverseProxy {
 	}
 }
 
-// changed makes reads wait for newer answers after a change that the agent has answered with the status. After a change
-// that was made, these are all reads. After one that may have been made, or that has collided with another, they are the
-// reads on the same socket. A refused change costs its caller nothing, so it makes no reader wait.
+// changed makes reads wait for newer answers after a change that the agent has answered with the status. After a
+// change that was made, these are all reads. After one that may have been made, or that has collided with another,
+// they are the reads on the same socket. A refused change costs its caller nothing, so it makes no reader wait.
 func (r *request) changed(status int) {
 	switch {
 	case !r.change:

@@ -44,8 +44,8 @@ type Config struct {
 	Ready func() bool
 	// Region is the allocation's; a request for another one is refused, because its tokens are not good there.
 	Region string
-	// Allowed decides whether a policy of this gateway lets a caller send a request. namespace is that of the variable that
-	// the request is about. The agent decides about the rest. Nil lets every request pass.
+	// Allowed decides whether a policy of this gateway lets a caller send a request. namespace is that of the variable
+	// that the request is about. The agent decides about the rest. Nil lets every request pass.
 	Allowed func(r *http.Request, namespace string, p *auth.Principal) *auth.Denial
 	PeerOf  func(net.Conn) (auth.Peer, error)
 	Logger  *slog.Logger

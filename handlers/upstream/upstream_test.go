@@ -409,8 +409,8 @@ func TestReadsSeeOwnChanges(t *testing.T) {
 	})
 }
 
-// TestRefusedChangesCostNobody: a change that the agent refuses makes no reader wait for a newer answer. One whose answer
-// is lost, or that collides with another, makes those of its own socket wait.
+// TestRefusedChangesCostNobody: a change that the agent refuses makes no reader wait for a newer answer. One whose
+// answer is lost, or that collides with another, makes those of its own socket wait.
 func TestRefusedChangesCostNobody(t *testing.T) {
 	f := newFixture(t)
 	const path = "/v1/var/nomad/jobs/job"

@@ -176,8 +176,8 @@ func (r *Request) checkQuery() error {
 	return nil
 }
 
-// CheckPassedOn refuses a query that brings another token than the one that was checked: a request that is passed on has
-// its token in a header.
+// CheckPassedOn refuses a query that brings another token than the one that was checked: a request that is passed on
+// has its token in a header.
 func CheckPassedOn(query url.Values) error {
 	if query.Has("token") {
 		return Invalid("a token belongs into X-Nomad-Token or Authorization: Bearer, since addresses end up in logs")

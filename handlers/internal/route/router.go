@@ -108,8 +108,8 @@ func (rt *Router) match(scratch *chi.Context, method, path string) (row int, all
 	return -1, allow
 }
 
-// Detail returns the record of a request for the escaped path with what its route adds to it, and whether the route adds
-// something.
+// Detail returns the record of a request for the escaped path with what its route adds to it, and whether the route
+// adds something.
 func (rt *Router) Detail(
 	record auth.Record, method, path, namespace string, query url.Values,
 ) (more auth.Record, ok bool) {
@@ -120,8 +120,8 @@ func (rt *Router) Detail(
 	return rt.rows[row].detail(record, namespace, query), true
 }
 
-// Needs returns the capabilities of which a request for the escaped path needs one, and whether there is a route for it.
-// A route that is absent needs those of the operator: no policy gives a right to it.
+// Needs returns the capabilities of which a request for the escaped path needs one, and whether there is a route for
+// it. A route that is absent needs those of the operator: no policy gives a right to it.
 func (rt *Router) Needs(method, path string) (anyOf auth.CapabilitySet, ok bool) {
 	row, _ := rt.find(chi.NewRouteContext(), method, path)
 	switch {

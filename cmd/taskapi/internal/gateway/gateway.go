@@ -191,8 +191,8 @@ func authenticator(
 }
 
 // allowed decides by the policy whether a caller may send a request. Nomad reads the decoded path of a variable. An
-// encoded slash in another path may be a part of a name, or divide names, as Nomad reads it: the caller needs the rights
-// of both. namespace is that of the variable.
+// encoded slash in another path may be a part of a name, or divide names, as Nomad reads it: the caller needs the
+// rights of both. namespace is that of the variable.
 func allowed(a *auth.Authenticator, r *http.Request, namespace string, p *auth.Principal) *auth.Denial {
 	sent, decoded := handlers.Readings(r.URL)
 	anyOf, known := handlers.Needs(r.Method, sent)
