@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
@@ -116,7 +117,9 @@ func (l *Lock) acquire(path string, store interfaces.Store) error {
 		l.removed = err == nil
 	}
 	var err error
-	l.state, err = store.Acquire(l.ID)
+	if l.state, err = store.Acquire(l.ID); err != nil {
+		_ = os.Remove(l.Dir) // if it is empty, as it was made above
+	}
 	return err
 }
 
@@ -179,13 +182,18 @@ func (l *Lock) Reload() error {
 	return err
 }
 
-// Discard removes the directory of an allocation that has not begun.
+// Discard removes the directory of an allocation that has not begun. An allocation that has a directory of a task may
+// have begun.
 func (l *Lock) Discard() error {
-	if l.saved != nil || l.removed || l.state == nil {
+	if !l.Unused() || l.state == nil {
 		return nil
 	}
 	if _, err := l.state.Load(); !errors.Is(err, state.ErrNotFound) {
 		return nil // it may have begun
+	}
+	entries, err := os.ReadDir(l.Dir)
+	if err != nil || slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && e.Name() != "alloc" }) {
+		return err
 	}
 	return allocdir.Remove(l.Dir)
 }

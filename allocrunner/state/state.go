@@ -112,6 +112,7 @@ func (db *DB) begin() error {
 	batch, live := values(nil).encode(1, logfile.HeaderSize, db.version)
 	db.head, db.txid, db.live, db.fresh = logfile.HeaderSize+int64(len(batch)), 1, live, true
 	if _, err := db.file.WriteAt(append(header(db.head, db.version), batch...), 0); err != nil {
+		_ = os.Remove(db.path) // otherwise the empty file stays, which counts as none
 		return fileError(db.path, errors.Join(err, db.file.Truncate(0)))
 	}
 	return nil

@@ -64,18 +64,6 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestDetachOnAFullDisk says why there is no allocation, though the log can't.
-func TestDetachOnAFullDisk(t *testing.T) {
-	t.Parallel()
-	small := disktest.Mount(t, "size=1m,mode=711")
-	file := jobFile(t, isolatedJob)
-	small.Fill()
-	p := startProcess(t, small.Dir, file, "--detach")
-	if err := p.Wait(); err == nil || !strings.Contains(p.out.String(), "no space left on device; make room") {
-		t.Errorf("%v: %q", err, p.out)
-	}
-}
-
 // TestAUserThatIsAnothersByNow: after a restart of the machine, when no task runs and nothing is known of who has which
 // number, a task does not get its number back while somebody else's process has it.
 func TestAUserThatIsAnothersByNow(t *testing.T) {

@@ -294,6 +294,9 @@ func background(ctx context.Context, t base.Target, w base.Environment, args []s
 		if isStartError(err) {
 			return err // it says everything
 		}
+		if size, _ := log.Seek(0, io.SeekEnd); size == before && base.IsSilent(err) {
+			return errors.Join(saidNothing(log, w.Stderr), err)
+		}
 		return errors.Join(said(log, before, w.Stderr), err)
 	}
 	return start.Warnings(io.NewSectionReader(log, before, maxLog), w.Stderr)
@@ -356,16 +359,20 @@ func awaitStart(ctx context.Context, t base.Target, pid int, exited <-chan error
 // maxSaid is how much of a log is repeated when a start fails, in bytes: an error, and some lines before it.
 const maxSaid = 4 << 10
 
-// said prints the part of a log after a position. If nothing can be written to the log, it says so.
+// saidNothing says that a process has failed and could not write why to its log. It removes an empty log, and the
+// directory, if that has nothing else.
+func saidNothing(log *os.File, out io.Writer) error {
+	if is, err := log.Stat(); err == nil && is.Size() == 0 && os.Remove(log.Name()) == nil {
+		_ = os.Remove(filepath.Dir(log.Name())) // the allocation may have begun
+	}
+	_, err := fmt.Fprintf(out, "taskapi: the process in the background has failed and could not write the reason to %s; make "+
+		"room on that file system, or choose another --data-dir\n", log.Name())
+	return err
+}
+
+// said prints the part of a log after a position.
 func said(log *os.File, since int64, out io.Writer) error {
 	size, err := log.Seek(0, io.SeekEnd)
-	if err == nil && size == since {
-		if _, err = log.WriteString("\n"); err != nil {
-			_, err = fmt.Fprintf(out, "taskapi: the process in the background has exited and could not say why: %v; make room "+
-				"on that file system, or choose another --data-dir\n", err)
-			return err
-		}
-	}
 	if err == nil {
 		since = max(since, size-maxSaid)
 		_, err = io.Copy(out, io.NewSectionReader(log, since, size-since))

@@ -462,7 +462,7 @@ func (r *request) run(ctx, waiting context.Context) error {
 		switch {
 		case err == nil:
 			err := r.layout.Explain(r.begin(ctx, lock, logger))
-			if _, ok := errors.AsType[*portsError](err); ok || base.IsUsage(err) { // nothing was started or changed
+			if err != nil { // perhaps nothing has begun
 				err = errors.Join(err, lock.Discard())
 			}
 			return errors.Join(err, lock.Close())
@@ -555,9 +555,6 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	return err
 }
 
-// portsError is a port, a device or a volume of a new allocation that is not available.
-type portsError struct{ error }
-
 // errPorts refuses to begin an allocation without its ports, devices and volumes. Another process may still take
 // one before the allocation reserves it.
 func (r *request) errPorts() error {
@@ -565,7 +562,7 @@ func (r *request) errPorts() error {
 		allocrunner.CheckPorts(r.alloc.GetTaskGroup(), r.options.HostIP, r.layout.Describe),
 		r.options.CheckDevices(r.alloc, r.layout.Dir), r.options.CheckVolumes(r.alloc, r.layout.Allocs())) {
 		text := r.source.FromFiles.Mask(f.Line(r.source.Place(f)))
-		return &portsError{errors.New(linewriter.OneLine(text) + "; nothing was started")}
+		return errors.New(linewriter.OneLine(text) + "; nothing was started")
 	}
 	return nil
 }
