@@ -103,7 +103,7 @@ type Waiting struct {
 func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) {
 	var last seen
 	var shown uint64
-	failing, unknown := false, false
+	failing, unknown, incomplete := false, false, false
 	failed := func(err error) {
 		if !failing && on.Failed != nil && ctx.Err() == nil {
 			on.Failed(err)
@@ -119,9 +119,10 @@ func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) 
 		case err != nil:
 			failed(err)
 			continue
-		case before.Complete && shown != 0:
+		case before.Complete && incomplete:
 			return nil, before, ErrComplete
 		}
+		incomplete = incomplete || !before.Complete
 		if now.holder != last.holder || now.renewal != last.renewal || last.since.IsZero() {
 			last = now
 		}

@@ -311,6 +311,28 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
+// TestCompleteMeanwhile: a machine that waits for a claim that nobody has had does not run an allocation that another
+// machine has run to its end meanwhile, even if it has not seen that machine.
+func TestCompleteMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := machines(2)
+		ended := make(chan error, 1)
+		go func() {
+			_, _, err := claim.Await(t.Context(), all[1].config(), claim.Waiting{})
+			ended <- err
+		}()
+		synctest.Wait()
+		all[1].set(func(l *link) { l.frozen = make(chan struct{}) })
+		first, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
+		must.OK(t, err)
+		must.OK(t, first.Release(t.Context(), true))
+		all[1].set(heal)
+		if err := <-ended; !errors.Is(err, claim.ErrComplete) {
+			t.Errorf("the second machine: %v", err)
+		}
+	})
+}
+
 // TestFullStore: the machine that holds the claim keeps it while the store is full. If that machine dies meanwhile,
 // another takes the claim when the store has room again, and has seen no renewal for TTL.
 func TestFullStore(t *testing.T) {

@@ -197,7 +197,7 @@ func (c *Claim) renew(ctx context.Context) (full bool, err error) {
 	return full, err
 }
 
-// commit writes if this machine is the holder, and returns the index of that. Errors: ErrLost.
+// commit writes if a condition of the holder holds, and returns the index of that. Errors: ErrLost.
 func (c *Claim) commit(ctx context.Context, is cluster.Condition, then ...cluster.Operation) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()

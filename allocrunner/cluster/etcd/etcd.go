@@ -185,6 +185,9 @@ func (c *core) verify(ctx context.Context) error {
 				Compare: []client.Compare{{Key: key, Target: "MOD", Mod: is}},
 				Success: []client.Op{{Put: &client.Put{Key: key, Value: sealed}}},
 			})
+			if err != nil && !client.IsNoSpace(err) && !client.IsRefused(err) {
+				return err
+			}
 			good = err != nil || answer.Succeeded // otherwise another process was first, perhaps with another key
 		}
 		if good {
