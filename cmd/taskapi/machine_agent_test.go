@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -94,13 +95,26 @@ func parsedJob(t *testing.T, text string) *api.Job {
 	return job
 }
 
+// change makes a change of a job, again while another one is under way.
+func (a *machineAgent) change(do func() error) {
+	a.t.Helper()
+	until(a.t, a.taskapiProcess, "changes a job", func() bool {
+		err := do()
+		if err != nil && answeredStatus(err) != http.StatusTooManyRequests {
+			a.t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
 // register registers a job and waits until its evaluation is complete.
 func (a *machineAgent) register(job *api.Job) {
 	a.t.Helper()
-	made, _, err := a.client().Jobs().Register(job, nil)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	var made *api.JobRegisterResponse
+	a.change(func() (err error) {
+		made, _, err = a.client().Jobs().Register(job, nil)
+		return err
+	})
 	until(a.t, a.taskapiProcess, "carries out a registration", func() bool {
 		e, _, err := a.client().Evaluations().Info(made.EvalID, nil)
 		if err != nil || e.Status == api.EvalStatusFailed {
@@ -140,7 +154,8 @@ func TestAgentRunsJobs(t *testing.T) {
 	var both sync.WaitGroup
 	for range 2 {
 		both.Go(func() {
-			if _, _, err := a.client().Jobs().Register(job, nil); err != nil {
+			_, _, err := a.client().Jobs().Register(job, nil)
+			if err != nil && answeredStatus(err) != http.StatusTooManyRequests { // the other one is under way
 				t.Error(err)
 			}
 		})
@@ -356,39 +371,88 @@ func TestAgentRefusesLaxerAllocations(t *testing.T) {
 	}
 }
 
-// TestAgentRunsWhatStops: a job that is registered while its allocations are being stopped runs when they have ended,
-// in the version that was registered last.
+// TestAgentRunsWhatStops: a job that is registered while its allocations are being stopped runs when they have ended.
+// The answer comes when the work outlives the agent, and until then another registration is told to wait.
 func TestAgentRunsWhatStops(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, shortDir(t))
 	job := parsedJob(t, pairJob)
-	job.TaskGroups[0].Tasks[0].ShutdownDelay = time.Second
+	job.TaskGroups[0].Tasks[0].ShutdownDelay = 7 * time.Second // longer than a registration that has begun is waited for
 	a.register(job)
 	client := a.client()
 	if _, _, err := client.Jobs().Deregister("pair", false, nil); err != nil {
 		t.Fatal(err)
 	}
-	var evals []string
-	for _, version := range []string{"1", "2"} {
-		job.SetMeta("version", version)
-		made, _, err := client.Jobs().Register(job, nil)
-		must.OK(t, err)
-		evals = append(evals, made.EvalID)
-	}
-	until(t, a.taskapiProcess, "carries out both", func() bool {
-		return !slices.ContainsFunc(evals, func(id string) bool {
-			e, _, err := client.Evaluations().Info(id, nil)
-			if err != nil || e.Status == api.EvalStatusFailed {
-				t.Fatalf("evaluation %+v, %v", e, err)
-			}
-			return e.Status != api.EvalStatusComplete
+	errs := make([]error, 2)
+	var both sync.WaitGroup
+	for i := range errs {
+		both.Go(func() {
+			version := *job
+			version.Meta = map[string]string{"version": strconv.Itoa(i)}
+			_, _, errs[i] = client.Jobs().Register(&version, nil)
 		})
-	})
-	if now := strings.Join(a.allocs("pair"), " "); strings.Count(now, "running") != 2 {
-		t.Errorf("the job has the allocations %s, want two that run", now)
 	}
-	if now, _, err := client.Jobs().Info("pair", nil); err != nil || now.Meta["version"] != "2" {
-		t.Errorf("the job is %+v, %v", now, err)
+	both.Wait()
+	kill(t, a.taskapiProcess)
+	answered := slices.Index(errs, nil)
+	if answered < 0 || answeredStatus(errs[1-answered]) != http.StatusTooManyRequests {
+		t.Fatalf("two registrations at a time: %v", errs)
+	}
+	next := startAgent(t, a.data)
+	until(t, next.taskapiProcess, "runs the job that was registered", func() bool {
+		now, _, err := next.client().Jobs().Info("pair", nil)
+		return err == nil && now.Meta["version"] == strconv.Itoa(answered) &&
+			strings.Count(strings.Join(next.allocs("pair"), " "), "running") == 2
+	})
+}
+
+// TestAgentStopsARegistration: nothing starts after a stop of a job has been answered, also while a registration of the
+// job starts or updates its allocations, and when an earlier agent has begun that.
+func TestAgentStopsARegistration(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"starts", "updates", "starts by an earlier agent", "updates by an earlier agent"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			a := startAgent(t, shortDir(t))
+			job := parsedJob(t, strings.Replace(pairJob, "count = 2", "count = 12", 1))
+			job.TaskGroups[0].Update = &api.UpdateStrategy{MaxParallel: new(1)}
+			begun := func() bool { return len(sleeping(t, a.data)) > 0 }
+			if strings.HasPrefix(what, "updates") {
+				job.TaskGroups[0].Count = new(3)
+				a.register(job)
+				before := sleeping(t, a.data)
+				begun = func() bool { return !slices.Equal(before, sleeping(t, a.data)) }
+				job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "1"}
+			}
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				_, _, _ = a.client().Jobs().Register(job, nil) // it is stopped, or the agent is killed
+			}()
+			until(t, a.taskapiProcess, "carries out a registration", begun)
+			now := a
+			if strings.HasSuffix(what, "earlier agent") {
+				kill(t, a.taskapiProcess)
+				now = startAgent(t, a.data)
+			}
+			_, _, err := now.client().Jobs().Deregister("pair", false, nil)
+			must.OK(t, err)
+			stopped := now.allocs("pair")
+			<-answered
+			until(t, now.taskapiProcess, "ends all allocations", func() bool {
+				return len(processesOf(t, a.data)) == 0 && !strings.Contains(strings.Join(now.allocs("pair"), " "), "ing ")
+			})
+			all, _, err := now.client().Jobs().Allocations("pair", true, nil)
+			must.OK(t, err)
+			if len(all) != len(stopped) {
+				t.Errorf("the job had %d allocations when it was stopped, and has %d", len(stopped), len(all))
+			}
+			for _, alloc := range all {
+				if alloc.DesiredStatus != api.AllocDesiredStatusStop {
+					t.Errorf("%s was not stopped: %s, %s", alloc.Name, alloc.ClientStatus, alloc.ClientDescription)
+				}
+			}
+		})
 	}
 }
 
@@ -458,16 +522,12 @@ func TestAgentEnforcesTheIndexInTurn(t *testing.T) {
 	_, _, err = a.client().Jobs().EnforceRegister(job, *now.JobModifyIndex, nil)
 	must.OK(t, err)
 	job.TaskGroups[0].Tasks[0].Env["VERSION"] = "2"
-	made, _, err := a.client().Jobs().EnforceRegister(job, *now.JobModifyIndex, nil)
-	if err != nil { // the earlier one was carried out meanwhile
-		return
-	}
 	until(t, a.taskapiProcess, "refuses the second registration", func() bool {
-		e, _, err := a.client().Evaluations().Info(made.EvalID, nil)
-		if err == nil && e.Status == api.EvalStatusComplete {
+		_, _, err := a.client().Jobs().EnforceRegister(job, *now.JobModifyIndex, nil)
+		if err == nil {
 			t.Fatal("it carries out both registrations")
 		}
-		return err == nil && e.Status == api.EvalStatusFailed && strings.Contains(e.StatusDescription, "job modify index")
+		return answeredStatus(err) == http.StatusConflict && strings.Contains(err.Error(), "job modify index")
 	})
 }
 

@@ -39,9 +39,10 @@ func TestAgentScales(t *testing.T) {
 	before := a.allocs("pair")
 	scale := func(count int) {
 		t.Helper()
-		if _, _, err := client.Jobs().Scale("pair", "g", &count, "", false, nil, nil); err != nil {
-			t.Fatal(err)
-		}
+		a.change(func() error {
+			_, _, err := client.Jobs().Scale("pair", "g", &count, "", false, nil, nil)
+			return err
+		})
 		until(t, a.taskapiProcess, "scales the job", func() bool {
 			now, all := a.running(client, "pair", func(job *api.Job) bool { return *job.TaskGroups[0].Count == count })
 			return now == count && all

@@ -119,6 +119,8 @@ var (
 	TooManyExecs    = kind(http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time")
 	TooManyFailures = kind(http.StatusTooManyRequests, "Too many failed authentication attempts")
 	TooManyRequests = kind(http.StatusTooManyRequests, "Too many requests") // of a caller who is known
+	UnderWay        = kind(http.StatusTooManyRequests,
+		"another registration or a stop of job %q is under way; try again")
 
 	// The same request may succeed later.
 

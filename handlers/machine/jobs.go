@@ -41,25 +41,17 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 		return route.Answer{}, apierror.New(apierror.JobMismatch)
 	}
 	setNamespace(r, want.Job)
-	if err := r.TakeTurn(ctx, h.registering); err != nil {
-		return route.Answer{}, err
-	}
-	defer h.registering.Leave()
-	all, err := h.Machine.OfJob(ctx, *want.Job.Namespace, *want.Job.ID)
-	if err != nil {
-		return route.Answer{}, err
-	}
-	if err := enforceIndex(want, all); err != nil {
-		return route.Answer{}, err
-	}
-	judged, err := h.judge(ctx, want.Job)
+	judged, err := h.judgeInTurn(ctx, r, want.Job)
 	if err != nil {
 		return route.Answer{}, err
 	}
 	wait := time.NewTimer(registerTime)
 	defer wait.Stop()
-	before := h.deploymentID(ctx, *want.Job.Namespace, *want.Job.ID)
-	result, err := h.Machine.Register(ctx, want.Job, func(now []*api.Allocation) error { return enforceIndex(want, now) })
+	var before string
+	result, err := h.Machine.Register(ctx, want.Job, func(now []*api.Allocation) error {
+		before = h.deploymentID(ctx, *want.Job.Namespace, *want.Job.ID)
+		return enforceIndex(want, now)
+	})
 	if err != nil {
 		return route.Answer{}, err
 	}
@@ -89,11 +81,16 @@ func setNamespace(r *route.Request, job *api.Job) {
 	if ptr.Deref(job.Namespace) != "" {
 		return
 	}
+	job.Namespace = new(namespaceOf(r))
+}
+
+// namespaceOf returns the namespace of the query, the default one without it.
+func namespaceOf(r *route.Request) string {
 	namespace := r.Query().Get("namespace")
 	if namespace == "" || namespace == route.AllNamespaces {
-		namespace = api.DefaultNamespace
+		return api.DefaultNamespace
 	}
-	job.Namespace = &namespace
+	return namespace
 }
 
 // registerTime is how long an answer to a registration waits for the tasks to start.
@@ -124,6 +121,15 @@ func (h *handlers) deploymentID(ctx context.Context, namespace, job string) stri
 		}
 	}
 	return ""
+}
+
+// judgeInTurn is judge for one registration at a time, since a job may take many times its size in memory.
+func (h *handlers) judgeInTurn(ctx context.Context, r *route.Request, job *api.Job) (jobs.Validation, error) {
+	if err := r.TakeTurn(ctx, h.registering); err != nil {
+		return jobs.Validation{}, err
+	}
+	defer h.registering.Leave()
+	return h.judge(ctx, job)
 }
 
 // judge returns what a registration of a job would say. Errors: *apierror.Error for a job that can't run here.
@@ -215,14 +221,19 @@ func (h *handlers) deregister(ctx context.Context, r *route.Request) (route.Answ
 	if err != nil {
 		return route.Answer{}, err
 	}
-	if len(all) == 0 {
-		return route.Answer{}, noJob
+	namespace, job := namespaceOf(r), r.Param("job") // of a registration that has begun nothing yet
+	if len(all) > 0 {
+		namespace, job = all[0].Namespace, all[0].JobID
 	}
-	if err := h.Machine.Stop(ctx, all, r.Flag("no_shutdown_delay", false), purge); err != nil {
+	found, err := h.Machine.Stop(ctx, namespace, job, r.Flag("no_shutdown_delay", false), purge)
+	if err != nil {
 		return route.Answer{}, err
 	}
+	if !found {
+		return route.Answer{}, noJob
+	}
 	index := h.Machine.Index()
-	e := evaluationOf(uuid.NewString(), all[0].Namespace, all[0].JobID, "job-deregister", index)
+	e := evaluationOf(uuid.NewString(), namespace, job, "job-deregister", index)
 	h.Evaluations.add(e)
 	return route.Indexed(registered{
 		EvalID: e.ID, EvalCreateIndex: index, JobModifyIndex: index, Meta: wire.Meta{Index: index},

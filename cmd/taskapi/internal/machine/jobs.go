@@ -20,11 +20,14 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/settings"
 	"taskapi/handlers/apierror"
 	"taskapi/internal/ptr"
+	"taskapi/internal/slice"
+	"taskapi/internal/wake"
 )
 
 // exitUsage is the exit code of a command that has changed nothing, because its arguments or its job file are wrong.
@@ -47,6 +50,11 @@ func (e *commandError) Error() string { return e.words }
 // command runs a command of this program to its end. The command writes to a file in memory, not to a pipe: when this
 // process is killed, a broken pipe would end the command.
 func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) error {
+	return m.commandUntil(ctx, context.Background(), stdin, args...)
+}
+
+// commandUntil is command, but asks the command to end when the context stop ends, and then waits for its end.
+func (m *Machine) commandUntil(ctx, stop context.Context, stdin []byte, args ...string) error {
 	fd, err := unix.MemfdCreate("stderr", unix.MFD_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("taskapi %s: %w", args[0], err)
@@ -56,7 +64,10 @@ func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) err
 	cmd := m.newCommand(ctx, args...)
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(stdin), stderr
 	cmd.WaitDelay = time.Second
-	err = cmd.Run()
+	if err = cmd.Start(); err == nil {
+		defer context.AfterFunc(stop, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })() // it may have ended
+		err = cmd.Wait()
+	}
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {
 		return err
@@ -76,8 +87,49 @@ func (m *Machine) newCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Register runs 'taskapi run', or 'taskapi update' when an allocation of the job runs. The registrations of a job are
-// carried out one after the other.
+// retryTime is when a job that can't be registered now may be registered. Nobody knows when the work that is under way
+// ends.
+const retryTime = 2 * time.Second
+
+// errUnderWay refuses a registration while another one of the job is carried out.
+func errUnderWay(job string) error {
+	err := apierror.New(apierror.UnderWay, job)
+	err.RetryAfter = retryTime
+	return err
+}
+
+// registration is one that is being carried out.
+type registration struct {
+	stop  context.CancelFunc // begins no more work of it
+	ended chan struct{}      // closed when all that it has begun can be found
+}
+
+// jobKey returns the key of a job. No namespace has a slash.
+func jobKey(namespace, job string) string { return namespace + "/" + job }
+
+// beginRegistration keeps other registrations of a job away until end is called. Errors: errUnderWay.
+func (m *Machine) beginRegistration(job *api.Job) (stop context.Context, end func(), err error) {
+	key := jobKey(ptr.Deref(job.Namespace), *job.ID)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.registering[key] != nil || m.stopping[key] > 0 {
+		return nil, nil, errUnderWay(*job.ID)
+	}
+	stop, cancel := context.WithCancel(context.Background())
+	r := &registration{stop: cancel, ended: make(chan struct{})}
+	m.registering[key] = r
+	return stop, func() {
+		cancel()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.registering, key)
+		close(r.ended)
+	}, nil
+}
+
+// Register runs 'taskapi run', or 'taskapi update' when an allocation of the job runs. While that is under way, it
+// refuses another registration of the job, so that none which has been answered waits in memory. The commands outlive
+// this process.
 func (m *Machine) Register(
 	ctx context.Context, job *api.Job, allowed func([]*api.Allocation) error,
 ) (<-chan error, error) {
@@ -85,26 +137,20 @@ func (m *Machine) Register(
 	if err != nil {
 		return nil, fmt.Errorf("job %q: %w", *job.ID, err)
 	}
-	key := ptr.Deref(job.Namespace) + "/" + *job.ID // no job's ID has a slash
-	done := make(chan struct{})
-	m.mu.Lock()
-	before := m.registering[key]
-	m.registering[key] = done
-	m.mu.Unlock()
+	stop, end, err := m.beginRegistration(job)
+	if err != nil {
+		return nil, err
+	}
+	args, before, err := m.prepare(ctx, stop, job, allowed)
+	if err != nil {
+		end()
+		return nil, err
+	}
 	result := make(chan error, 1)
 	go func() { // ends with the command, also when the client has gone
-		defer func() {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			if close(done); m.registering[key] == done {
-				delete(m.registering, key)
-			}
-		}()
-		if before != nil {
-			<-before
-		}
-		err := m.carryOut(context.WithoutCancel(ctx), job, text, allowed)
+		err := m.carryOut(context.WithoutCancel(ctx), stop, job, text, args, before)
 		m.settle(job)
+		end()
 		result <- err
 	}()
 	judged := time.NewTimer(judgeTime)
@@ -120,36 +166,73 @@ func (m *Machine) Register(
 	return result, nil
 }
 
-// carryOut runs the command of a registration. Errors: *apierror.Error, and nothing has been changed; others.
-func (m *Machine) carryOut(
-	ctx context.Context, job *api.Job, text []byte, allowed func([]*api.Allocation) error,
-) error {
-	all, err := m.awaitEnds(ctx, job)
-	if err != nil {
-		return err
+// prepare returns the arguments of the command that carries a registration out, and the job's allocations before it.
+// Errors: *apierror.Error, and nothing has been changed; others.
+func (m *Machine) prepare(ctx, stop context.Context, job *api.Job, allowed func([]*api.Allocation) error) (
+	args []string, all []*api.Allocation, err error,
+) {
+	ctx, cancel := context.WithTimeoutCause(ctx, endTime, errUnderWay(*job.ID))
+	defer cancel()
+	defer context.AfterFunc(stop, cancel)()
+	if all, err = m.awaitEnds(ctx, job); err != nil {
+		return nil, nil, stoppedOr(stop, job, cmp.Or(context.Cause(ctx), err))
 	}
 	if err := allowed(all); err != nil {
-		return err
+		return nil, nil, err
 	}
 	if err := m.AsStrict(all, job); err != nil {
-		return err
+		return nil, nil, err
 	}
-	args := []string{"update", "--replace"}
-	starts := len(all) == 0 || all[0].ClientTerminalStatus()
-	if starts {
+	// a command that an earlier process of this kind has begun, or an operator
+	lock, err := m.cfg.Dir.LockName(ctx, ptr.Deref(job.Namespace), *job.ID, 0)
+	if errors.Is(err, datadir.ErrNameInUse) {
+		return nil, nil, errUnderWay(*job.ID)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	_ = lock.Close() // nothing was written
+	args = []string{"update", "--replace"}
+	if begins(all) {
 		args = append([]string{"run", "--detach"}, m.cfg.RunFlags...)
 	}
 	if !interfaces.IsParent(job) {
 		args = append(args, "--all")
 	}
-	err = m.command(ctx, text, append(args, "--data-dir="+string(m.cfg.Dir), "-")...)
+	return append(args, "--data-dir="+string(m.cfg.Dir), "-"), all, nil
+}
+
+// begins reports whether no allocation of a job runs.
+func begins(all []*api.Allocation) bool { return len(all) == 0 || all[0].ClientTerminalStatus() }
+
+// stoppedOr returns the error of a registration whose job was stopped meanwhile, or the other error.
+func stoppedOr(stop context.Context, job *api.Job, err error) error {
+	if stop.Err() == nil {
+		return err
+	}
+	return apierror.New(apierror.Conflict, fmt.Sprintf("job %q was stopped before its registration was carried out", *job.ID)).
+		Because(err)
+}
+
+// carryOut runs the command of a registration. Errors: *apierror.Error, and nothing has been changed or it was stopped;
+// others.
+func (m *Machine) carryOut(
+	ctx, stop context.Context, job *api.Job, text []byte, args []string, before []*api.Allocation,
+) error {
+	err := m.commandUntil(ctx, stop, text, args...)
+	if err == nil {
+		return nil
+	}
+	if stop.Err() != nil {
+		return stoppedOr(stop, job, err)
+	}
 	if failed, ok := errors.AsType[*commandError](err); ok && failed.code == exitUsage {
 		return apierror.New(apierror.Invalid, failed.words)
 	}
-	if err != nil && starts { // a full disk, perhaps
+	if begins(before) { // a full disk, perhaps
 		_ = m.catchUpWithin(ctx, client.Brief) // OfJob fails, too
 		now, unread := m.OfJob(ctx, ptr.Deref(job.Namespace), *job.ID)
-		if unread == nil && len(now) == len(all) {
+		if unread == nil && len(now) == len(before) {
 			return apierror.New(apierror.Unavailable, err.Error()).Because(err)
 		}
 	}
@@ -190,6 +273,9 @@ func (m *Machine) laxer(id string, job *api.Job) (string, error) {
 	return settings.Laxer(own, m.cfg.Settings, job)
 }
 
+// endTime bounds how long a registration waits for the end of the job's allocations before it is answered.
+const endTime = 30 * time.Second
+
 // awaitEnds returns the allocations of a job once none is being stopped. An ending allocation takes no other version of
 // the job, and keeps its name until it has ended.
 func (m *Machine) awaitEnds(ctx context.Context, job *api.Job) ([]*api.Allocation, error) {
@@ -219,6 +305,9 @@ func (m *Machine) awaitEnds(ctx context.Context, job *api.Job) ([]*api.Allocatio
 		m.Wait(quiet, index)
 		overdue := quiet.Err() != nil
 		end()
+		if m.self.ctx.Err() != nil {
+			return nil, apierror.New(apierror.CutOff)
+		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
@@ -275,12 +364,75 @@ func (m *Machine) settle(job *api.Job) {
 	}
 }
 
-// Stop begins to stop allocations by their processes, and runs 'taskapi stop' for those without one.
-func (m *Machine) Stop(ctx context.Context, all []*api.Allocation, noShutdownDelay, purge bool) error {
-	var left, ids []string
+// Stop begins to stop the allocations of a job. It first ends a registration of the job that is under way, and keeps
+// others away meanwhile, so that nothing starts after it has returned. found is false when there was nothing to stop.
+func (m *Machine) Stop(ctx context.Context, namespace, job string, noShutdownDelay, purge bool) (found bool, err error) {
+	key := jobKey(namespace, job)
+	m.mu.Lock()
+	m.stopping[key]++
+	begun := m.registering[key]
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.stopping[key]--; m.stopping[key] == 0 {
+			delete(m.stopping, key)
+		}
+	}()
+	if begun != nil {
+		begun.stop()
+		<-begun.ended
+	}
+	all, err := m.stopAll(ctx, namespace, job, noShutdownDelay)
+	if err != nil {
+		return false, err
+	}
+	if purge && len(all) > 0 {
+		err = m.purge(context.WithoutCancel(ctx), slice.Map(all, func(a *api.Allocation) string { return a.ID }))
+	}
+	return begun != nil || len(all) > 0, err
+}
+
+// stopAll begins to stop the allocations of a job, and returns all of its allocations. A command that starts or updates
+// them, which an operator or an earlier agent has begun, is waited for: it ends soon when they stop.
+func (m *Machine) stopAll(
+	ctx context.Context, namespace, job string, noShutdownDelay bool,
+) (all []*api.Allocation, err error) {
+	stopped := map[string]bool{}
+	var lock *os.File
+	for since := time.Now(); ; {
+		if lock == nil {
+			if lock, err = m.cfg.Dir.LockName(ctx, namespace, job, 0); err == nil {
+				defer lock.Close()
+			} else if !errors.Is(err, datadir.ErrNameInUse) {
+				return nil, err
+			}
+		}
+		if all, err = m.OfJob(ctx, namespace, job); err != nil {
+			return nil, err
+		}
+		failed := m.stop(ctx, all, noShutdownDelay, stopped)
+		switch {
+		case lock != nil && failed == nil:
+			return all, nil
+		case lock != nil && time.Since(since) > client.BusyTimeout:
+			return nil, apierror.New(apierror.Unavailable, failed.Error()).Because(failed)
+		}
+		if err := wake.Sleep(ctx, client.Pause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// stop begins to stop the allocations that are not in stopped, and adds them: by their processes, or by 'taskapi stop'
+// for those without one. Errors: some are not stopped yet.
+func (m *Machine) stop(
+	ctx context.Context, all []*api.Allocation, noShutdownDelay bool, stopped map[string]bool,
+) error {
+	var left []string
+	var failed error
 	for _, alloc := range all {
-		ids = append(ids, alloc.ID)
-		if alloc.ClientTerminalStatus() {
+		if stopped[alloc.ID] || alloc.ClientTerminalStatus() {
 			continue
 		}
 		resp, err := m.Ask(ctx, alloc.ID, &http.Request{Method: http.MethodPut, Header: http.Header{}, URL: &url.URL{
@@ -291,19 +443,24 @@ func (m *Machine) Stop(ctx context.Context, all []*api.Allocation, noShutdownDel
 			left = append(left, alloc.ID)
 			continue
 		}
-		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxSaid)) // for the next request
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, maxSaid)) // also for the next request
 		resp.Body.Close()
-	}
-	data := "--data-dir=" + string(m.cfg.Dir)
-	if len(left) > 0 {
-		if err := m.command(ctx, nil, slices.Concat([]string{"stop", "--detach", data}, left)...); err != nil {
-			return apierror.New(apierror.Unavailable, err.Error()).Because(err)
+		stopped[alloc.ID] = resp.StatusCode == http.StatusOK ||
+			m.ask(ctx, alloc).DesiredStatus == api.AllocDesiredStatusStop // which could not be saved
+		if !stopped[alloc.ID] {
+			failed = fmt.Errorf("allocation %s: %s: %s", alloc.ID, resp.Status, strings.TrimSpace(string(said)))
 		}
 	}
-	if purge {
-		return m.purge(context.WithoutCancel(ctx), ids)
+	if len(left) > 0 {
+		data := "--data-dir=" + string(m.cfg.Dir)
+		if err := m.command(ctx, nil, slices.Concat([]string{"stop", "--detach", data}, left)...); err != nil {
+			return err
+		}
 	}
-	return nil
+	for _, id := range left {
+		stopped[id] = true
+	}
+	return failed
 }
 
 // purge begins to remove allocations when they have ended, in a process that outlives this one.

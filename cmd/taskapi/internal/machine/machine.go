@@ -65,7 +65,8 @@ type Machine struct {
 	index       uint64
 	changed     chan struct{}            // closed and replaced when the index grows
 	audit       *auth.AuditLog           // nil for none
-	registering map[string]chan struct{} // by job: closed at the end of its latest registration, while that is under way
+	registering map[string]*registration // by job: its registration, while that is under way
+	stopping    map[string]int           // by job: the stops of it that are being recorded
 	fleetIndex  uint64                   // of the latest answer of fleet
 }
 
@@ -80,7 +81,7 @@ type entry struct {
 // New returns a Machine that follows nothing yet.
 func New(c Config) *Machine {
 	m := &Machine{cfg: c, entries: map[string]*entry{}, changed: make(chan struct{}),
-		registering: map[string]chan struct{}{}}
+		registering: map[string]*registration{}, stopping: map[string]int{}}
 	m.grow()
 	if c.Clustered {
 		m.fleet = fleet.New(c.Cluster)

@@ -311,14 +311,20 @@ func makeAllocDir(t base.Target) (string, error) {
 }
 
 // awaitStart waits until a process runs the allocation and done is satisfied, or fails. If the process exits before
-// that, the error has its exit code, unless its allocation has started and ended in the meantime.
+// that, the error has its exit code, unless its allocation has started and ended in the meantime. When ctx ends, it
+// waits for at most client.BusyTimeout more until the process runs the allocation: who then stops the job finds it.
 func awaitStart(ctx context.Context, t base.Target, pid int, exited <-chan error,
 	done func(*api.Allocation) (bool, error)) error {
 	c := t.Client()
 	defer c.Close()
 	var index uint64
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(client.BusyTimeout, cancel) })()
+	over := late.Done()
 	for {
-		if c.ServedBy(ctx, pid) { // and not by the process that it replaces
+		if c.ServedBy(late, pid) { // and not by the process that it replaces
+			over = ctx.Done()
 			alloc, next, err := c.Changed(ctx, index)
 			if err == nil {
 				if is, err := done(alloc); is || err != nil {
@@ -348,7 +354,7 @@ func awaitStart(ctx context.Context, t base.Target, pid int, exited <-chan error
 				}
 			}
 			return err
-		case <-ctx.Done():
+		case <-over:
 			return fmt.Errorf("allocation %s is still starting in the background; this command waits no longer; '%s' stops it",
 				t.ID, t.Layout.Command("stop", t.ID))
 		case <-time.After(client.Pause):
