@@ -72,13 +72,14 @@ func (r *refusedError) Error() string { return r.name + ": " + r.why }
 
 func refusal(q render.Query, why string) error { return &refusedError{q.String(), why} }
 
-// redact returns the error of an answer without the values that a name has from other answers.
-func redact(req render.Request, err error) error {
+// redact returns the error of a query without the values that its name has from other answers.
+func redact(req render.Request, q render.Query, err error) error {
+	by := req.Redactor()
 	if r, ok := errors.AsType[*refusedError](err); ok {
-		name := req.Redact(r.name)
-		return &failure{fmt.Sprintf("Template failed: %s: %s", name[:min(len(name), mostCharacters)], req.Redact(r.why))}
+		name := by.Words(q, r.name)
+		return &failure{fmt.Sprintf("Template failed: %s: %s", name[:min(len(name), mostCharacters)], by.Words(q, r.why))}
 	}
-	return errors.New(req.Redact(err.Error()))
+	return errors.New(by.Words(q, err.Error()))
 }
 
 func (m *manager) read(ctx context.Context, q render.Query) (answer render.Answer, err error) {

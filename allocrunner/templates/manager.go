@@ -352,7 +352,7 @@ func (m *manager) render(ctx context.Context, templates []*templateState) ([]ren
 			}
 			answer, err := m.answer(ctx, q)
 			if err != nil {
-				return nil, redact(req, err)
+				return nil, redact(req, q, err)
 			}
 			if left -= answer.Size(); left < 0 {
 				return nil, &failure{fmt.Sprintf("Template failed: the templates of a task may read %d MiB together",
@@ -441,8 +441,8 @@ func (m *manager) writeFile(t *templateState, content []byte) error {
 
 // passes reports whether an error of a write is one that room on the disk, or an operator, can end.
 func passes(err error) bool {
-	return slices.ContainsFunc([]error{errUnsaved, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS, unix.EMFILE, unix.ENFILE,
-		unix.ENOMEM}, func(one error) bool { return errors.Is(err, one) })
+	return slices.ContainsFunc([]error{errUnsaved, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS, unix.EMFILE,
+		unix.ENFILE, unix.ENOMEM}, func(one error) bool { return errors.Is(err, one) })
 }
 
 // tryAgain has a file that could not be written rendered again after a while. The first failure in a row is logged, and

@@ -275,7 +275,7 @@ const secret = "s3cretvalue"
 // wantNoSecret looks for the value of a variable where none may be.
 func (r *running) wantNoSecret() {
 	r.t.Helper()
-	if all := fmt.Sprint(r.seen(), r.log); strings.Contains(all, secret[2:]) {
+	if all := fmt.Sprint(r.seen(), r.log); strings.Contains(strings.ToLower(all), secret[2:]) {
 		r.t.Errorf("the value of a variable is in events or in the log: %s", all)
 	}
 }
@@ -496,6 +496,19 @@ func TestWaitsForASecretName(t *testing.T) {
 	r.wantNoSecret()
 }
 
+// TestWaitsForAChangedSecretName: the template changes the value before it uses the value as a name. What it says
+// itself, and what the environment says, is shown.
+func TestWaitsForAChangedSecretName(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	s.put("v", "a", secret)
+	r := s.run("sleep 1000", template("local/x", `{{ with nomadVar "v" }}{{ nomadVar (toUpper .a.Value) }}`+
+		`{{ nomadVar (print "of/" (env "NOMAD_JOB_NAME") "/" (trimPrefix "s3" .a.Value)) }}{{ end }}`, "noop"))
+	r.untilEvent("Template: Missing: nomad.var.block([redacted]@default.global), " +
+		"nomad.var.block(of/job/[redacted]@default.global)")
+	r.wantNoSecret()
+}
+
 // TestResume: another runner does not act on the task unless a value has changed meanwhile.
 func TestResume(t *testing.T) {
 	t.Parallel()
@@ -617,6 +630,8 @@ func TestFailures(t *testing.T) {
 		{"recursion", `{{ define "t" }}{{ executeTemplate "t" }}{{ end }}{{ template "t" }}`, "Template failed: "},
 		{"a secret in an error", `{{ with nomadVar "v" }}{{ parseInt .a.Value }}{{ end }}`, "[redacted]"},
 		{"a secret as a name", `{{ with nomadVar "v" }}{{ file .a.Value }}{{ end }}`,
+			"Template failed: file([redacted]): the path must be absolute"},
+		{"a changed secret as a name", `{{ with nomadVar "v" }}{{ file (toUpper .a.Value) }}{{ end }}`,
 			"Template failed: file([redacted]): the path must be absolute"},
 		{"a changed secret", `{{ with nomadVar "v" }}{{ mustEnv (trimPrefix "s" .a.Value) }}{{ end }}`, "[redacted]"},
 		{"a file of the machine", `{{ file "/etc/passwd" }}`, "it is outside of the task's directory"},

@@ -107,6 +107,8 @@ func TestErrorsHoldNoValues(t *testing.T) {
 		{`{{ range $a, $b := env "GREETING" | len }}{{ end }}`, "over more", "can't use [redacted]"},
 		{`{{ range env "GREETING" | base64Encode }}{{ end }}`, "aGVs", "range can't iterate over [redacted]"},
 		{`{{ env "GREETING" | printf "%.3s" | sockaddr }}`, "hel", "sockaddr"},
+		{`{{ with nomadVar "nomad/jobs/web" }}{{ index (split "," "a") (len (sprig_repeat 10000 .user.Value)) }}{{ end }}`,
+			"50000", "index"},
 		{`{{ sprig_fail "not like this" }}`, "[redacted]", "not like this"},
 		{`{{ "hello" | parseBool }}`, "[redacted]", "hello"},
 		{`{{ with nomadVar "nomad/jobs/web" }}{{ .yaml.Value | printf "%s: [" | parseYAML }}{{ end }}`, "1.5", "yaml"},

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"text/template"
 )
 
@@ -239,12 +240,13 @@ func Render(req Request) Response {
 	}
 	left := MaxOutput
 	var all Response
+	redact := sync.OnceValue(req.Redactor)
 	for _, t := range req.Templates {
 		e := execution{request: req, template: t, known: known}
 		output, err := e.run(&left)
 		result := Result{Output: output, Used: e.used, Missing: e.missing}
 		for _, q := range e.missing {
-			result.Names = append(result.Names, req.Redact(q.String()))
+			result.Names = append(result.Names, redact().Name(q))
 		}
 		if err != nil {
 			result.Error = cmp.Or(t.Source, "(dynamic)") + ": " + e.redact(err.Error())
@@ -288,20 +290,6 @@ const redacted = "[redacted]"
 // many words.
 const shortSecret = 4
 
-// Redact removes the known answers' values of variables, secrets and files from words, unless a template has the same
-// text.
-func (r Request) Redact(words string) string {
-	var text strings.Builder
-	for _, t := range r.Templates {
-		text.WriteString(t.Text + "\n")
-	}
-	return replaceValues(words, text.String(), func(add func(string)) {
-		for _, k := range r.Known {
-			k.Answer.secrets(add)
-		}
-	})
-}
-
 // replaceValues removes values from words that the text of a template does not have.
 func replaceValues(words, text string, each func(add func(string))) string {
 	var values []string
@@ -343,10 +331,17 @@ func (e *execution) redact(words string) string {
 		return words
 	}
 	quoted := regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`|'[^']*'")
-	return before + "error calling " + quoted.ReplaceAllStringFunc(cause, func(q string) string {
+	cause = quoted.ReplaceAllStringFunc(cause, func(q string) string {
 		if strings.Contains(e.template.Text, q[1:len(q)-1]) {
 			return q
 		}
 		return q[:1] + redacted + q[len(q)-1:]
+	})
+	long := regexp.MustCompile("[0-9]{5,}") // such as an index; the bounds in our own errors are shorter
+	return before + "error calling " + long.ReplaceAllStringFunc(cause, func(number string) string {
+		if strings.Contains(e.template.Text, number) {
+			return number
+		}
+		return redacted
 	})
 }
