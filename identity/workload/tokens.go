@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -90,11 +89,10 @@ func (m *Manager) Task(task *api.Task) *Tokens {
 	return t
 }
 
-// audience returns the audience of an identity's tokens: that of the job file, or else the configured one. A canonical
-// job has Nomad's default audience in a task's default identity when the file has none.
+// audience returns the audience of an identity's tokens: that of the job, or else the configured one. The default
+// identity always has the configured one, because it is for the API.
 func (m *Manager) audience(wi *api.WorkloadIdentity) []string {
-	unnamed := wi.Name == identity.DefaultName && slices.Equal(wi.Audience, []string{identity.DefaultAudience})
-	if len(wi.Audience) == 0 || unnamed {
+	if len(wi.Audience) == 0 || wi.Name == identity.DefaultName {
 		return m.config.Audiences
 	}
 	return wi.Audience

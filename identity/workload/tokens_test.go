@@ -79,24 +79,26 @@ func TestClaims(t *testing.T) {
 	})
 }
 
-// TestDefaultAudience: the one that a canonical job names where its file names none gives way to the configured one,
-// for the default identity alone.
+// TestDefaultAudience: the default identity is for the API, whatever audience the job gives it; another identity is for
+// the job's audience.
 func TestDefaultAudience(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRunner(t, io.Discard)
-		r.manage(io.Discard, []string{"mine"})
-		tokens := r.manager.Task(&api.Task{
-			Name: "t", Identity: &api.WorkloadIdentity{Env: true, Audience: []string{"nomadproject.io"}},
-			Identities: []*api.WorkloadIdentity{{Name: "a", Env: true, Audience: []string{"nomadproject.io"}}},
-		})
-		env := must.Get(tokens.Start(r.host()))(t)
-		for name, want := range map[string]string{"NOMAD_TOKEN": "mine", "NOMAD_TOKEN_a": "nomadproject.io"} {
-			read, err := identity.Check(env[name])
-			if err != nil || !slices.Equal(read.Claims.Audience, []string{want}) {
-				t.Errorf("%s: %v, %v; want %s", name, read, err, want)
+	for _, audience := range []string{"nomadproject.io", "bank.example.org"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRunner(t, io.Discard)
+			r.manage(io.Discard, []string{"mine"})
+			tokens := r.manager.Task(&api.Task{
+				Name: "t", Identity: &api.WorkloadIdentity{Env: true, Audience: []string{audience}},
+				Identities: []*api.WorkloadIdentity{{Name: "a", Env: true, Audience: []string{audience}}},
+			})
+			env := must.Get(tokens.Start(r.host()))(t)
+			for name, want := range map[string]string{"NOMAD_TOKEN": "mine", "NOMAD_TOKEN_a": audience} {
+				read, err := identity.Check(env[name])
+				if err != nil || !slices.Equal(read.Claims.Audience, []string{want}) {
+					t.Errorf("%s: %v, %v; want %s", name, read, err, want)
+				}
 			}
-		}
-	})
+		})
+	}
 }
 
 // heavy is what a start of a task has that the manager does not need.

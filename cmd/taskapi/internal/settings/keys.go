@@ -63,8 +63,8 @@ var Keys = sync.OnceValue(func() []Key {
 			Default: "local", put: text(func(s *agent.Settings) *string { return &s.Policy }), absolute: absolutePolicy},
 		{Name: "identity.issuer", Doc: "issuer (iss) of new identities, a URL", put: putIssuer},
 		{Name: "identity.ttl", Doc: "lifetime of identities without a ttl, at least 1s", Default: "8760h", put: putTTL},
-		{Name: audienceKey, List: true, Doc: "audiences of which a token must name one; identities without an aud " +
-			"are issued for them", Default: identity.DefaultAudience,
+		{Name: audienceKey, List: true, Doc: "audiences of which a token must name one; default identities, and others " +
+			"without an aud, are issued for them", Default: identity.DefaultAudience,
 			put: list(func(s *agent.Settings) *[]string { return &s.Audiences })},
 		{Name: "identity.jwks", List: true, Doc: "other issuers whose identities are trusted: " +
 			"SOURCE[,iss=ISSUER][,aud=AUDIENCE]...[,exp=optional][,claim.NAME=PATTERN]..., where SOURCE of the JWK set is " +
