@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -71,6 +72,10 @@ type Host struct {
 
 	FileDirs []string         // the directories that artifacts may be copied from; absolute
 	Programs []render.Program // that are configured, for templates and the vault blocks of tasks
+
+	// Audiences and LongestTTL are those of the tokens that the API takes. The zero LongestTTL is no bound.
+	Audiences  []string
+	LongestTTL time.Duration
 
 	// Unlimited returns why the memory and the CPU of tasks are not limited here; nil if they are. It is called if a job
 	// has limits; nil for a machine that sets them.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
@@ -17,7 +18,10 @@ import (
 )
 
 // host has no agent of Consul.
-var host = review.Host{Drivers: builtin.Drivers, Unlimited: func() error { return errors.New("why") }}
+var host = review.Host{
+	Drivers: builtin.Drivers, Unlimited: func() error { return errors.New("why") },
+	Audiences: []string{"ours"}, LongestTTL: 24 * time.Hour,
+}
 
 func parse(tb testing.TB, body string) (*api.Job, error) {
 	tb.Helper()
@@ -315,8 +319,19 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 			[]string{`refused group "g" > task "t" > identity "a b": identity name`}},
 		"identity twice": {task("identity { name = \"a\" }\nidentity { name = \"a\" }"),
 			[]string{"refused " + inT + "identity"}},
+		"default identity twice": {`{"ID": "j", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec",
+			"Config": {"command": "true"}, "Identity": {"Env": true}, "Identities": [{"File": true}]}]}]}`,
+			[]string{"refused " + inT + "identity"}},
 		"identity ttl": {task("identity { ttl = \"-1s\" }"),
 			[]string{`refused group "g" > task "t" > identity "default": identity ttl`}},
+		"identity ttl of the API": {task("identity { ttl = \"25h\" }"),
+			[]string{`refused group "g" > task "t" > identity "default": identity ttl`}},
+		"identity ttl without aud": {task("identity {\nname = \"a\"\nttl = \"25h\"\n}"),
+			[]string{`refused group "g" > task "t" > identity "a": identity ttl`}},
+		"identity ttl with our aud": {task("identity {\nname = \"a\"\naud = [\"x\", \"ours\"]\nttl = \"25h\"\n}"),
+			[]string{`refused group "g" > task "t" > identity "a": identity ttl`}},
+		"identity ttl elsewhere":    {task("identity {\nname = \"a\"\naud = [\"x\"]\nttl = \"25h\"\n}"), nil},
+		"identity ttl, the longest": {task("identity { ttl = \"24h\" }"), nil},
 		"identity path": {task("identity { filepath = \"local/../../x\" }"),
 			[]string{`refused group "g" > task "t" > identity "default": identity filepath`}},
 		"identity absolute": {task("identity { filepath = \"/etc/x\" }"),

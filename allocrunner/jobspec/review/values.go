@@ -155,8 +155,18 @@ func (r *reviewer) identities(t *api.Task) {
 		r.in("identity", cmp.Or(w.Name, schema.DefaultIdentity), func() {
 			apply(r, identityRows, w)
 			restrict(r, identityLimits, w)
+			if longest := r.host.LongestTTL; longest > 0 && w.TTL > longest && r.forAPI(w, t) {
+				r.refuse("identity ttl", "the API takes no token that is good for longer than %v: give a shorter ttl, "+
+					"or a longer setting identity.ttl", longest)
+			}
 		})
 	})
+}
+
+// forAPI reports whether the API takes the tokens of an identity of the task.
+func (r *reviewer) forAPI(w *api.WorkloadIdentity, t *api.Task) bool {
+	return w == t.Identity || len(w.Audience) == 0 ||
+		slices.ContainsFunc(w.Audience, func(aud string) bool { return slices.Contains(r.host.Audiences, aud) })
 }
 
 // environment refuses names and values that can't be in a process's environment.

@@ -81,6 +81,15 @@ func TestValidate(t *testing.T) {
 		!strings.Contains(found.Errors[0], "docker") {
 		t.Errorf("a job for docker: %+v, %v; want why not", found, err)
 	}
+	long := job(`"raw_exec"`)
+	long.TaskGroups[0].Tasks[0].Identities = []*api.WorkloadIdentity{
+		{Name: "api", Audience: p.settings.Audience(), TTL: p.settings.LongestTTL() + 1},
+		{Name: "elsewhere", Audience: []string{"bank.example.org"}, TTL: p.settings.LongestTTL() + 1},
+	}
+	if found, err := p.Validate(t.Context(), long); err != nil || len(found.Errors) != 1 ||
+		!strings.Contains(found.Errors[0], `identity "api": identity ttl`) {
+		t.Errorf("an identity that the API would refuse: %+v, %v; want why not", found, err)
+	}
 	if found, err := p.Validate(t.Context(), &api.Job{ID: new("empty")}); err != nil || len(found.Errors) == 0 {
 		t.Errorf("a job without groups: %+v, %v; want why not", found, err)
 	}

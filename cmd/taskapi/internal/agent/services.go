@@ -42,6 +42,7 @@ func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, bui
 func (s Settings) host() review.Host {
 	host := review.Host{
 		Drivers: s.TaskDrivers(), Volumes: s.HostVolumes, FileDirs: s.Artifacts.FileDirs,
+		Audiences: s.Audience(), LongestTTL: s.LongestTTL(),
 		Unlimited: allocrunner.CanLimit, Unpinned: allocrunner.CanPin,
 	}
 	if s.Unlimited {
