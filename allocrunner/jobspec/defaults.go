@@ -3,13 +3,17 @@ package jobspec
 import (
 	"cmp"
 	"reflect"
+	"strings"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/internal/services"
 	"taskapi/allocrunner/jobspec/internal/schema"
 )
 
-// addServerDefaults adds the defaults that a Nomad server adds to a job besides those of Job.Canonicalize.
+// addServerDefaults adds the defaults that a Nomad server adds to a job besides those of Job.Canonicalize. As a server
+// does, it drops the job's blocks that Canonicalize has merged into those of the groups.
 func addServerDefaults(job *api.Job, audience string) {
 	if len(job.Datacenters) == 0 {
 		job.Datacenters = []string{"*"}
@@ -17,33 +21,98 @@ func addServerDefaults(job *api.Job, audience string) {
 	if *job.NodePool == "" {
 		job.NodePool = new("default")
 	}
-	job.DispatchIdempotencyToken = cmp.Or(job.DispatchIdempotencyToken, new(""))
-	if u := job.Update; u != nil { // the groups have taken the rest over
-		job.Update = &api.UpdateStrategy{Stagger: u.Stagger, MaxParallel: u.MaxParallel, HealthCheck: new("")}
-		for _, f := range reflect.ValueOf(job.Update).Elem().Fields() {
-			if f.Kind() == reflect.Pointer && f.IsNil() {
-				f.Set(reflect.New(f.Type().Elem()))
-			}
-		}
+	if *job.Priority == 0 {
+		job.Priority = new(api.JobDefaultPriority)
 	}
+	job.DispatchIdempotencyToken = cmp.Or(job.DispatchIdempotencyToken, new(""))
+	if p := job.ParameterizedJob; p != nil {
+		p.Payload = cmp.Or(p.Payload, "optional")
+	}
+	if job.Update != nil {
+		job.Update = updateOfJob(job.Update)
+	}
+	job.Reschedule, job.Migrate = nil, nil
 	for _, group := range job.TaskGroups {
 		//lint:ignore SA1019 a server still writes it
 		if group.PreventRescheduleOnLost == nil {
 			//lint:ignore SA1019 a server still writes it
 			group.PreventRescheduleOnLost = new(false)
 		}
+		if group.Scaling != nil {
+			group.Scaling.Target = scalingTarget(job, group)
+		}
 		defaultHostNetworks(group.Networks)
+		defaultServices(group.Services, *job.Name, *group.Name, "")
 		for _, task := range group.Tasks {
-			task.Identity = cmp.Or(task.Identity, &api.WorkloadIdentity{})
-			task.Identity.Name = schema.DefaultIdentity
-			if len(task.Identity.Audience) == 0 && audience != "" {
-				task.Identity.Audience = []string{audience}
+			if *task.KillTimeout == 0 {
+				task.KillTimeout = new(5 * time.Second)
+			}
+			defaultIdentities(task, audience)
+			defaultSignals(task)
+			defaultServices(task.Services, *job.Name, *group.Name, task.Name)
+			for _, policy := range task.ScalingPolicies {
+				policy.Target = scalingTarget(job, group)
+				policy.Target["Task"] = task.Name
 			}
 			r := task.Resources
 			for _, field := range []**int{&r.DiskMB, &r.MemoryMaxMB, &r.SecretsMB, &r.IOPS} {
 				*field = cmp.Or(*field, new(0))
 			}
 			defaultHostNetworks(r.Networks)
+		}
+	}
+}
+
+// updateOfJob returns the part of a job's update block that the groups do not take over.
+func updateOfJob(u *api.UpdateStrategy) *api.UpdateStrategy {
+	rest := &api.UpdateStrategy{HealthCheck: new("")}
+	if *u.MaxParallel > 0 {
+		rest.Stagger, rest.MaxParallel = u.Stagger, u.MaxParallel
+	}
+	for _, f := range reflect.ValueOf(rest).Elem().Fields() {
+		if f.Kind() == reflect.Pointer && f.IsNil() {
+			f.Set(reflect.New(f.Type().Elem()))
+		}
+	}
+	return rest
+}
+
+func scalingTarget(job *api.Job, group *api.TaskGroup) map[string]string {
+	return map[string]string{"Namespace": *job.Namespace, "Job": *job.ID, "Group": *group.Name}
+}
+
+// defaultIdentities gives a task its default identity, which is for the API and for nothing else: its audience is that
+// of the API, whatever the job says.
+func defaultIdentities(task *api.Task, audience string) {
+	schema.NormalizeIdentities(task)
+	task.Identity = cmp.Or(task.Identity, &api.WorkloadIdentity{})
+	task.Identity.Name = schema.DefaultIdentity
+	if audience != "" {
+		task.Identity.Audience = []string{audience}
+	}
+}
+
+// defaultSignals writes the names of signals in upper case.
+func defaultSignals(task *api.Task) {
+	for _, identity := range append([]*api.WorkloadIdentity{task.Identity}, task.Identities...) {
+		identity.ChangeSignal = strings.ToUpper(identity.ChangeSignal)
+	}
+	if v := task.Vault; v != nil {
+		v.ChangeSignal = new(strings.ToUpper(*v.ChangeSignal))
+	}
+}
+
+// defaultServices names the services' tasks, and checks without a name. It replaces the references in the services'
+// names that only a server knows. task is empty for the services of the group.
+func defaultServices(list []*api.Service, job, group, task string) {
+	resolver := services.Resolver{Job: job, Group: group}
+	for _, s := range list {
+		s.TaskName = cmp.Or(s.TaskName, task)
+		resolved := resolver.Resolve(task, s)
+		s.Name = resolved.Name
+		for i := range s.Checks {
+			check, full := &s.Checks[i], resolved.Check(s.Checks[i])
+			check.Name, check.TaskName = full.Name, cmp.Or(check.TaskName, full.TaskName)
 		}
 	}
 }

@@ -186,7 +186,7 @@ func TestJSONForms(t *testing.T) {
 	if config["n"] != 12345678901234567 || config["f"] != 0.5 {
 		t.Errorf("numbers in config: %#v", config)
 	}
-	if _, err := parseFile("testdata/wire.server.json", nil, jobspec.Config{}); err != nil {
+	if _, err := parseFile("testdata/canonical/wire.server.json", nil, jobspec.Config{}); err != nil {
 		t.Errorf("the job as a server has it: %v", err)
 	}
 	if got := *wrapped.Name; got != "x" {

@@ -155,7 +155,11 @@ var allowedImports = map[string][]string{
 		"allocrunner/readiness",
 		"allocrunner/schedule",
 	},
-	"allocrunner/jobspec":                 {"allocrunner/jobspec/internal/hcleval", "allocrunner/jobspec/internal/schema"},
+	"allocrunner/jobspec": {
+		"allocrunner/internal/services", // the names of services and checks
+		"allocrunner/jobspec/internal/hcleval",
+		"allocrunner/jobspec/internal/schema",
+	},
 	"allocrunner/jobspec/internal/schema": {"allocrunner/jobspec/internal/hcleval"},
 	"allocrunner/artifacts": {
 		"allocrunner/artifacts/fetch",

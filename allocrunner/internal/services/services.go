@@ -78,6 +78,9 @@ func (r Resolver) text(task, s string) string {
 
 func (s Service) text(v string) string { return s.resolver.text(s.Task, v) }
 
+// DefaultCheckName returns Nomad's name for a check without one.
+func DefaultCheckName(service string) string { return fmt.Sprintf("service: %q check", service) }
+
 // Check returns a check of the service with its text resolved, and with the attributes that it takes from its service.
 func (s Service) Check(c api.ServiceCheck) api.ServiceCheck {
 	for _, field := range []*string{
@@ -86,7 +89,7 @@ func (s Service) Check(c api.ServiceCheck) api.ServiceCheck {
 	} {
 		*field = s.text(*field)
 	}
-	c.Name = cmp.Or(c.Name, fmt.Sprintf("service: %q check", s.Name)) // Nomad's default
+	c.Name = cmp.Or(c.Name, DefaultCheckName(s.Name))
 	headers := make(map[string][]string, len(c.Header))
 	for key, values := range c.Header {
 		for _, v := range values {

@@ -40,7 +40,11 @@ func (r *reviewer) service(s *api.Service, task *api.Task) {
 	r.checkRestart(s.CheckRestart, nil)
 	for i := range s.Checks {
 		check := &s.Checks[i]
-		r.in("check", check.Name, func() { r.check(check, s, task) })
+		name := check.Name
+		if name == services.DefaultCheckName(s.Name) {
+			name = "" // as in the job file
+		}
+		r.in("check", name, func() { r.check(check, s, task) })
 	}
 }
 

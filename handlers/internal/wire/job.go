@@ -48,13 +48,7 @@ func JobOf(job *api.Job) *Job {
 		w.UI = &UI{job.UI, slice.Map(job.UI.Links, func(l *api.JobUILink) Link { return Link(*l) })}
 	}
 	for _, group := range job.TaskGroups {
-		g := GroupOf(group, namespace)
-		if group.Scaling != nil {
-			g.Scaling = &Scaling{ScalingPolicy: group.Scaling, Target: map[string]string{
-				"Namespace": namespace, "Job": ptr.Deref(job.ID), "Group": ptr.Deref(group.Name),
-			}}
-		}
-		w.TaskGroups = append(w.TaskGroups, g)
+		w.TaskGroups = append(w.TaskGroups, GroupOf(group, namespace))
 	}
 	return w
 }
@@ -67,16 +61,23 @@ type Group struct {
 	Tasks    []*Task
 }
 
-// Scaling names what it scales.
+// Scaling lacks Namespace, which its Target has.
 type Scaling struct {
 	*api.ScalingPolicy
 	Namespace absent `json:",omitempty"`
-	Target    map[string]string
+}
+
+func scalingOf(policy *api.ScalingPolicy) *Scaling {
+	if policy == nil {
+		return nil
+	}
+	return &Scaling{ScalingPolicy: policy}
 }
 
 func GroupOf(group *api.TaskGroup, namespace string) *Group {
 	return &Group{
 		TaskGroup: group,
+		Scaling:   scalingOf(group.Scaling),
 		Networks:  NetworksOf(group.Networks),
 		Services:  ServicesOf(group.Services, namespace),
 		Tasks:     slice.Map(group.Tasks, func(task *api.Task) *Task { return TaskOf(task, namespace) }),
@@ -89,11 +90,15 @@ type Task struct {
 	CSIPluginConfig *api.TaskCSIPluginConfig
 	LogConfig       *LogConfig
 	Resources       *TaskResources
+	ScalingPolicies []*Scaling
 	Services        []*Service
 }
 
 func TaskOf(task *api.Task, namespace string) *Task {
-	w := &Task{Task: task, CSIPluginConfig: task.CSIPluginConfig, Services: ServicesOf(task.Services, namespace)}
+	w := &Task{
+		Task: task, CSIPluginConfig: task.CSIPluginConfig, ScalingPolicies: slice.Map(task.ScalingPolicies, scalingOf),
+		Services: ServicesOf(task.Services, namespace),
+	}
 	if task.LogConfig != nil {
 		w.LogConfig = &LogConfig{LogConfig: task.LogConfig}
 	}
@@ -114,7 +119,8 @@ type TaskResources struct {
 	Networks []*Network
 }
 
-// Service has its job's namespace; its check_restart is moved into its checks when the job is submitted.
+// Service has its job's namespace, or Consul's default one; its check_restart is moved into its checks when the job is
+// submitted.
 type Service struct {
 	*api.Service
 	CheckRestart absent `json:",omitempty"`
@@ -132,6 +138,9 @@ func ServicesOf(services []*api.Service, namespace string) []*Service {
 	var wired []*Service
 	for _, service := range services {
 		w := &Service{Service: service, Namespace: namespace}
+		if service.Provider == api.ServiceProviderConsul {
+			w.Namespace = "default"
+		}
 		for i := range service.Checks {
 			check := &service.Checks[i]
 			w.Checks = append(w.Checks, &ServiceCheck{ServiceCheck: check, Advertise: check.Advertise})

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/jobspec/internal/hcleval"
+	"taskapi/internal/slice"
 )
 
 // Extension describes what the job specification accepts in a block beyond the tags of the SDK's struct.
@@ -28,19 +29,24 @@ var Extensions = map[reflect.Type]Extension{
 	reflect.TypeFor[api.Affinity]():   {func() any { return &operators{} }, finishAffinity},
 }
 
-// jobExtra: a task right under the job is a group of its own name; vault is for every task without one.
+// jobExtra: a task right under the job is a group of its own name, before the others; vault is for every task without
+// one, and secrets are for every task.
 type jobExtra struct {
-	Tasks []*api.Task `hcl:"task,block"`
-	Vault *api.Vault  `hcl:"vault,block"`
+	Tasks   []*api.Task   `hcl:"task,block"`
+	Vault   *api.Vault    `hcl:"vault,block"`
+	Secrets []*api.Secret `hcl:"secret,block"`
 }
 
 func finishJob(target, extra any, _ *hcl.BodyContent) []*hcl.Diagnostic {
 	job, more := target.(*api.Job), extra.(*jobExtra)
-	for _, task := range more.Tasks {
-		job.TaskGroups = append(job.TaskGroups, &api.TaskGroup{Name: new(task.Name), Tasks: []*api.Task{task}})
-	}
+	job.TaskGroups = append(slice.Map(more.Tasks, func(task *api.Task) *api.TaskGroup {
+		return &api.TaskGroup{Name: new(task.Name), Tasks: []*api.Task{task}}
+	}), job.TaskGroups...)
 	for _, group := range job.TaskGroups {
 		inheritVault(group, more.Vault)
+		for _, task := range group.Tasks {
+			task.Secrets = append(task.Secrets, more.Secrets...)
+		}
 	}
 	return nil
 }
@@ -94,7 +100,7 @@ func finishTask(target, extra any, content *hcl.BodyContent) []*hcl.Diagnostic {
 		task.ScalingPolicies = append(task.ScalingPolicies,
 			&api.ScalingPolicy{Type: kind, Min: s.Min, Max: s.Max, Policy: s.Policy, Enabled: enabled})
 	}
-	if i := normalizeIdentities(task); i >= 0 {
+	if i := NormalizeIdentities(task); i >= 0 {
 		diags = append(diags, hcleval.ErrorAt(content.Blocks.OfType("identity")[i].DefRange, "Duplicate identity block",
 			"The task's default identity is described twice; give one of them a name."))
 	}
@@ -168,9 +174,9 @@ func tooManyOperators(content *hcl.BodyContent) []*hcl.Diagnostic {
 // DefaultIdentity is the name of the identity that a task always has.
 const DefaultIdentity = "default"
 
-// normalizeIdentities moves the unnamed (or "default") identity to its own field. It returns the index of a second such
-// identity, or -1.
-func normalizeIdentities(task *api.Task) (duplicate int) {
+// NormalizeIdentities moves the unnamed (or "default") identity to its own field. A second such identity stays where it
+// is, and its index is returned; -1 for none.
+func NormalizeIdentities(task *api.Task) (duplicate int) {
 	duplicate = -1
 	var named []*api.WorkloadIdentity
 	for i, identity := range task.Identities {
@@ -178,7 +184,7 @@ func normalizeIdentities(task *api.Task) (duplicate int) {
 		case identity.Name != "" && identity.Name != DefaultIdentity:
 			named = append(named, identity)
 		case task.Identity != nil:
-			duplicate = i
+			duplicate, named = i, append(named, identity)
 		default:
 			task.Identity = identity
 		}

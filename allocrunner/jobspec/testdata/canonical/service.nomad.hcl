@@ -1,0 +1,8 @@
+job "service" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config { command = "true" }
+    }
+  }
+}

@@ -1,0 +1,9 @@
+job "sysbatch" {
+  type = "sysbatch"
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config { command = "true" }
+    }
+  }
+}

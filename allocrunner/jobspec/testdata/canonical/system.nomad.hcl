@@ -1,0 +1,10 @@
+job "system" {
+  type = "system"
+  group "g" {
+    restart { mode = "delay" }
+    task "t" {
+      driver = "raw_exec"
+      config { command = "true" }
+    }
+  }
+}
