@@ -137,7 +137,7 @@ func shownValue(v any) string {
 // text from a file, which may be a secret, is not shown, nor is the one before it.
 func blockValues(before *api.Allocation, job *api.Job, fromFiles *jobspec.FromFiles) map[string][]valueChange {
 	all := map[string][]valueChange{}
-	old, now := before.GetTaskGroup(), groupOf(job, before.TaskGroup)
+	old, now := before.GetTaskGroup(), job.LookupTaskGroup(before.TaskGroup)
 	if old == nil || now == nil {
 		return all
 	}
@@ -182,15 +182,6 @@ func keyChanges(old, now map[string]any) (changes []valueChange) {
 	return changes
 }
 
-func groupOf(job *api.Job, name string) *api.TaskGroup {
-	for _, g := range job.TaskGroups {
-		if g != nil && g.Name != nil && *g.Name == name {
-			return g
-		}
-	}
-	return nil
-}
-
 func taskOf(group *api.TaskGroup, name string) *api.Task {
 	for _, t := range group.Tasks {
 		if t.Name == name {
@@ -202,7 +193,7 @@ func taskOf(group *api.TaskGroup, name string) *api.Task {
 
 // withTask returns the allocation's job with one task from another version.
 func withTask(before *api.Allocation, job *api.Job, name string) (*api.Job, error) {
-	is, now := before.GetTaskGroup(), groupOf(job, before.TaskGroup)
+	is, now := before.GetTaskGroup(), job.LookupTaskGroup(before.TaskGroup)
 	if now == nil || taskOf(now, name) == nil {
 		return nil, base.Usagef("--only %q: the job file's group has no such task", name)
 	}
