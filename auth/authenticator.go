@@ -113,16 +113,17 @@ func (a *Authenticator) Authenticate(r *http.Request, owner Owner, peer Peer) (*
 	if len(token) == secretLength && owner.Task == "" && a.config.OperatorSecret != nil {
 		stands, known := a.config.OperatorSecret(token)
 		if !known {
-			return nil, a.refuse(r, owner, peer, a.limits.countFailure(owner, a.config.Now(), verdict{why: UnknownSecret}))
+			v := a.limits.countFailure(callerOf(owner, peer), a.config.Now(), verdict{why: UnknownSecret})
+			return nil, a.refuse(r, owner, peer, v)
 		}
 		token = stands
 	}
 	now := a.config.Now()
 	e := a.cache.hit(a.digests.tag(token), now)
 	if e == nil {
-		v := a.lookUp(token, owner)
+		v := a.lookUp(token, callerOf(owner, peer))
 		if v.why == GlobalLimited && a.delay(r) {
-			v = a.lookUp(token, owner) // the flood of others must not shut this caller out
+			v = a.lookUp(token, callerOf(owner, peer)) // the flood of others must not shut this caller out
 		}
 		if v.why != NotRefused {
 			return nil, a.refuse(r, owner, peer, v)

@@ -37,12 +37,12 @@ func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdic
 	} else {
 		a.suppressed.Add(1)
 	}
-	if v.limited() || !a.limits.refusals.Allow(a.config.Now(), owner).OK {
+	if v.limited() || !a.limits.refusals.Allow(a.config.Now(), callerOf(owner, peer)).OK {
 		a.delay(r)
 	}
 	switch {
 	case v.limited():
-		return &Denial{Reason: v.why, RetryAfter: a.limits.lookups.Peek(a.config.Now(), owner).RetryAfter}
+		return &Denial{Reason: v.why, RetryAfter: a.limits.lookups.Peek(a.config.Now(), callerOf(owner, peer)).RetryAfter}
 	case v.why == RequestLimited:
 		return &Denial{Reason: v.why, RetryAfter: a.limits.requests.Peek(a.config.Now(), owner.anyUser()).RetryAfter}
 	}

@@ -23,15 +23,24 @@ type Limits struct {
 }
 
 const (
-	// maxCallers is how many sockets have a limit of their own, more than an allocation has tasks.
+	// maxCallers is how many callers have a limit of their own, more than an allocation has tasks.
 	maxCallers = 1024
 	// retryAfterUnit is the unit of HTTP's header.
 	retryAfterUnit = time.Second
 )
 
+// caller is whose failed look-ups and refusals are counted together: the users of a socket, or the clients of another
+// machine with the same certificate. So a client of another machine does not shut out a user of this one.
+type caller struct {
+	Owner
+	certificate string // empty for a process of this machine
+}
+
+func callerOf(owner Owner, peer Peer) caller { return caller{owner, peer.Certificate} }
+
 type limits struct {
-	lookups  *ratelimit.Limiter[Owner]
-	refusals *ratelimit.Limiter[Owner] // per socket only
+	lookups  *ratelimit.Limiter[caller]
+	refusals *ratelimit.Limiter[caller]
 	requests *ratelimit.Limiter[Owner] // per socket only; nil for no limit
 	tarpit   *ratelimit.Tarpit
 }
@@ -43,10 +52,10 @@ func newLimits(c Limits) (*limits, error) {
 	c.Refusals = cmp.Or(c.Refusals, standard.Refusals)
 	c.Requests = cmp.Or(c.Requests, standard.Requests)
 	l, errs := &limits{}, [4]error{}
-	l.lookups, errs[0] = ratelimit.New[Owner](ratelimit.Config{
+	l.lookups, errs[0] = ratelimit.New[caller](ratelimit.Config{
 		Key: c.FailedLookups, Global: c.AllFailedLookups, MaxKeys: maxCallers, RetryAfterUnit: retryAfterUnit,
 	})
-	l.refusals, errs[1] = ratelimit.New[Owner](ratelimit.Config{
+	l.refusals, errs[1] = ratelimit.New[caller](ratelimit.Config{
 		Key: c.Refusals, Global: limitset.Off, MaxKeys: maxCallers,
 	})
 	l.tarpit, errs[2] = ratelimit.NewTarpit(cmp.Or(c.MaxDelayed, 512), cmp.Or(c.RefusalDelay, 250*time.Millisecond))
@@ -69,7 +78,7 @@ func limitReason(d ratelimit.Decision) Reason {
 }
 
 // countFailure counts a failed look-up, and returns its verdict, or the limit's if that is exceeded.
-func (l *limits) countFailure(who Owner, now time.Time, v verdict) verdict {
+func (l *limits) countFailure(who caller, now time.Time, v verdict) verdict {
 	if d := l.lookups.Allow(now, who); !d.OK {
 		v.why = limitReason(d)
 	}

@@ -132,3 +132,20 @@ func TestPeersOfAnotherUsersAuthenticator(t *testing.T) {
 		}
 	}
 }
+
+// TestLimitsOfOtherMachines: the bad tokens of a client of another machine use up the limit of its certificate alone.
+// A new token of a process of this machine, and of a client with another certificate, is verified.
+func TestLimitsOfOtherMachines(t *testing.T) {
+	w := newFixture(t, standard)
+	one, other := peer, peer
+	one.Address, one.Certificate = "192.0.2.1:4000", "one"
+	other.Address, other.Certificate = "192.0.2.1:4001", "other"
+	w.exhaust(web, one)
+	for who, want := range map[auth.Peer]auth.Reason{
+		one: auth.CallerLimited, other: auth.NotRefused, peer: auth.NotRefused,
+	} {
+		if got := w.askAs(w.token(web), web, who); got != want {
+			t.Errorf("certificate %q: %s, want %s", who.Certificate, got, want)
+		}
+	}
+}

@@ -34,9 +34,9 @@ func countsAsFailure(why Reason) bool {
 
 // lookUp returns the verdict on a token that is not in the quick table: from the caches, or by verifying it.
 //
-// A limited caller gets no verification, even for a valid token. The limit is per socket, so nobody else is shut out
+// A limited caller gets no verification, even for a valid token. The limit is per caller, so nobody else is shut out
 // with it.
-func (a *Authenticator) lookUp(token string, who Owner) verdict {
+func (a *Authenticator) lookUp(token string, who caller) verdict {
 	key, now := a.digests.digest(token), a.config.Now()
 	if e := a.cache.slowHit(key, now); e != nil {
 		a.counters.hits.Add(1)
@@ -66,9 +66,9 @@ func (a *Authenticator) keySets() []*identity.KeySet {
 
 // repeatedBadToken returns the verdict on a bad token that is in the cache. It counts as another failed look-up, so a
 // flood of one token is slowed like any other. A token that was refused only for its allocation is checked again.
-func (a *Authenticator) repeatedBadToken(t tag, key digest, r refusal, who Owner, now time.Time) verdict {
+func (a *Authenticator) repeatedBadToken(t tag, key digest, r refusal, who caller, now time.Time) verdict {
 	if r.why >= UnknownAllocation { // which may have changed
-		e, why := a.entry(t, r.token, who)
+		e, why := a.entry(t, r.token, who.Owner)
 		if why == NotRefused {
 			a.cache.keep(key, e)
 			return verdict{entry: e}
@@ -78,12 +78,13 @@ func (a *Authenticator) repeatedBadToken(t tag, key digest, r refusal, who Owner
 	return a.limits.countFailure(who, now, refused(r.why, r.token))
 }
 
-// verifyShared verifies the token once for all requests on a socket that bring it at the same time. Requests on other
-// sockets don't wait for it, since the limit of one socket must not decide about another. They still share the result:
+// verifyShared verifies the token once for all requests of a caller that bring it at the same time. Requests of other
+// callers don't wait for it, since the limit of one caller must not decide about another. They still share the result:
 // see verify.
-func (a *Authenticator) verifyShared(token string, unverified *identity.Unverified, key digest, who Owner) verdict {
+func (a *Authenticator) verifyShared(token string, unverified *identity.Unverified, key digest, who caller) verdict {
 	leads := false
-	result, _, _ := a.verifications.Do(string(key[:])+who.AllocationID+"/"+who.Task, func() (any, error) {
+	shared := string(key[:]) + who.AllocationID + "/" + who.Task + "/" + who.certificate
+	result, _, _ := a.verifications.Do(shared, func() (any, error) {
 		leads = true
 		return a.verify(token, unverified, key, who), nil
 	})
@@ -102,7 +103,7 @@ func (a *Authenticator) verifyShared(token string, unverified *identity.Unverifi
 // connections, each of which waits for at most one verification. A failure is reserved from the limit first, and given
 // back for a good token, so that a flood can't begin more verifications than may fail. It is reserved after the wait,
 // so that many good tokens at once don't reach the limit.
-func (a *Authenticator) verify(token string, unverified *identity.Unverified, key digest, who Owner) verdict {
+func (a *Authenticator) verify(token string, unverified *identity.Unverified, key digest, who caller) verdict {
 	a.verifying <- struct{}{}
 	defer func() { <-a.verifying }()
 	now := a.config.Now()
@@ -125,7 +126,7 @@ func (a *Authenticator) verify(token string, unverified *identity.Unverified, ke
 	if err != nil {
 		r.why = ReasonOf(err)
 	} else { // a foreign issuer must not fill the cache with tokens of other allocations
-		e, r.why = a.entry(a.digests.tag(token), r.token, who)
+		e, r.why = a.entry(a.digests.tag(token), r.token, who.Owner)
 	}
 	failed := countsAsFailure(r.why)
 	if !failed {

@@ -75,9 +75,15 @@ func TestAgentsRemoteDoor(t *testing.T) {
 	audit := filepath.Join(t.TempDir(), "audit.log")
 	a := startAgent(t, shortDir(t), "--listen", address, "--cert", cert, "--key", key, "--ca",
 		filepath.Join(ca.dir, "ca.pem"), "-o", "audit.path="+audit)
-	stranger := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
-	for range 300 { // that send nothing keep nobody else from being answered
+	for i := range 320 { // connections from eight addresses that send nothing keep nobody else from being answered
+		stranger := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+i%8))}}
 		defer must.Get(stranger.Dial("tcp", address))(t).Close()
+	}
+	cert, key = ca.leaf(t, "idle", x509.ExtKeyUsageClientAuth)
+	idle := &tls.Config{Certificates: []tls.Certificate{must.Get(tls.LoadX509KeyPair(cert, key))(t)},
+		InsecureSkipVerify: true} //nolint:gosec // it sends no secret
+	for range 300 { // nor do those of a client with a certificate that sends no token
+		defer must.Get(tls.Dial("tcp", address, idle))(t).Close()
 	}
 	token, err := os.ReadFile(filepath.Join(a.data, "operator.token"))
 	must.OK(t, err)

@@ -39,6 +39,9 @@ type Config struct {
 	// Logger gets faults of the server, once each, and at debug level net/http's lines on bad clients.
 	Logger *slog.Logger
 
+	// GiveWay lets the oldest connection on which no good token has come give way to a new one when the listener is full.
+	GiveWay bool
+
 	// Auditor gets a record of every request that may change something, and of every one without the capability; nil
 	// for none. It may refuse a change before it is carried out, which is 503. The authenticator records its refusals
 	// itself.
@@ -86,7 +89,7 @@ func NewServer(config Config, router *Router, table []Route) *Server {
 		config: config, router: router, handlers: router.handlers(table), budget: budget.New(bulkyBytes),
 		requests: sync.Pool{New: func() any { return new(Request) }},
 		transport: transport.New(transport.Config{
-			PeerOf: config.PeerOf, Logger: config.Logger, Heads: config.Limits.Heads,
+			PeerOf: config.PeerOf, Logger: config.Logger, Heads: config.Limits.Heads, GiveWay: config.GiveWay,
 		}),
 	}
 }

@@ -169,7 +169,7 @@ func (m *Machine) newAPI(audit *auth.AuditLog) (*handlers.API, error) {
 	config := handlers.Config{
 		Server: handlers.Server{
 			Authenticator: authenticator, Allocs: none{}, PeerOf: peerOf, Limits: limits, Logger: m.cfg.Logger,
-			Auditor: auditor, AuditReads: m.cfg.Settings.AuditReads,
+			Auditor: auditor, AuditReads: m.cfg.Settings.AuditReads, GiveWay: true,
 		},
 		Node: handlers.Node{
 			Agent: about, Machine: machine, Host: hoststats.New(string(m.cfg.Dir)).Stats,

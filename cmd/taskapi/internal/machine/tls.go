@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -61,7 +62,7 @@ func (t *TLS) listen() (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", t.Address, errors.Unwrap(err))
 	}
 	b := &bounded{Listener: tls.NewListener(inner, t.config), accepted: make(chan accepted), closed: make(chan struct{}),
-		shaking: map[netip.Prefix]int{}}
+		shaking: map[*remote]netip.Prefix{}}
 	go b.run() // ends with Close
 	return b, nil
 }
@@ -69,21 +70,22 @@ func (t *TLS) listen() (net.Listener, error) {
 // shakeTime bounds how long a client may take to show its certificate.
 const shakeTime = 10 * time.Second
 
-// mostShaking bounds the connections from one network that have not shown a certificate yet, so that one stranger does
-// not take all connections.
-const mostShaking = 32
+// mostShaking bounds the connections that have not shown a certificate yet. They have this budget for themselves: no
+// stranger takes the place of a client with a certificate.
+const mostShaking = 256
 
-// bounded returns connections whose clients have shown a certificate, and closes those that come while too many are
-// open.
+// bounded returns connections whose clients have shown a certificate, at most mostConnections at a time.
 type bounded struct {
 	net.Listener
 	open     atomic.Int64
+	room     func() bool // closes one of the open connections; nil before MakeRoom
 	accepted chan accepted
 	closed   chan struct{}
 	once     sync.Once
 
 	mu      sync.Mutex
-	shaking map[netip.Prefix]int // the connections that have shown no certificate yet; guarded by mu
+	shaking map[*remote]netip.Prefix // the connections that have shown no certificate yet; guarded by mu
+	order   []*remote                // the same, the oldest first; guarded by mu
 }
 
 // accepted is a connection, or why there is none.
@@ -95,52 +97,74 @@ type accepted struct {
 func (b *bounded) run() {
 	for {
 		conn, err := b.Listener.Accept()
-		switch {
-		case err != nil:
+		if err != nil {
 			if !b.give(accepted{err: err}) {
 				return
 			}
-		case b.open.Add(1) > mostConnections:
-			b.open.Add(-1)
-			conn.Close()
-		default:
-			r := &remote{Conn: conn.(*tls.Conn), left: sync.OnceFunc(func() { b.open.Add(-1) })}
-			from := peercred.NetworkOf(conn.RemoteAddr().String())
-			if !b.enter(from) {
-				r.Close()
-				continue
-			}
-			go func() { // ends within shakeTime, or when the connection is accepted or the listener closed
-				defer b.leave(from)
-				b.shake(r)
-			}()
+			continue
+		}
+		r := &remote{Conn: conn.(*tls.Conn), left: func() {}}
+		b.enter(r)
+		go b.shake(r) // ends within shakeTime, or when the connection is accepted or the listener closed
+	}
+}
+
+// enter adds a connection that has shown no certificate. If there are too many, it closes the oldest connection of the
+// network that has most.
+func (b *bounded) enter(r *remote) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shaking[r], b.order = peercred.NetworkOf(r.RemoteAddr().String()), append(b.order, r)
+	if len(b.order) <= mostShaking {
+		return
+	}
+	counts := map[netip.Prefix]int{}
+	most := 0
+	for _, network := range b.shaking {
+		counts[network]++
+		most = max(most, counts[network])
+	}
+	for _, oldest := range b.order {
+		if counts[b.shaking[oldest]] == most {
+			b.forget(oldest)
+			oldest.Close()
+			return
 		}
 	}
 }
 
-func (b *bounded) enter(from netip.Prefix) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.shaking[from] == mostShaking {
-		return false
-	}
-	b.shaking[from]++
-	return true
+// forget removes a connection from those that have shown no certificate. The caller holds mu.
+func (b *bounded) forget(r *remote) {
+	delete(b.shaking, r)
+	b.order = slices.DeleteFunc(b.order, func(other *remote) bool { return other == r })
 }
 
-func (b *bounded) leave(from netip.Prefix) {
+func (b *bounded) leave(r *remote) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.shaking[from]--; b.shaking[from] == 0 {
-		delete(b.shaking, from)
-	}
+	b.forget(r)
 }
 
-// shake has a client show its certificate.
+// MakeRoom lets a new connection take the place of another one when all are taken: room then closes one, or reports
+// false. It is called before Accept.
+func (b *bounded) MakeRoom(room func() bool) { b.room = room }
+
+// acquire takes a place for a connection whose client has shown a certificate.
+func (b *bounded) acquire() bool {
+	if b.open.Add(1) <= mostConnections {
+		return true
+	}
+	b.open.Add(-1)
+	return false
+}
+
+// shake has a client show its certificate, and gives the connection to Accept.
 func (b *bounded) shake(r *remote) {
 	ctx, cancel := context.WithTimeout(context.Background(), shakeTime)
 	defer cancel()
-	if err := r.HandshakeContext(ctx); err != nil || !b.give(accepted{conn: r}) {
+	err := r.HandshakeContext(ctx)
+	b.leave(r)
+	if err != nil || !b.give(accepted{conn: r}) {
 		r.Close()
 	}
 }
@@ -156,14 +180,20 @@ func (b *bounded) give(a accepted) bool {
 }
 
 func (b *bounded) Accept() (net.Conn, error) {
-	select {
-	case a := <-b.accepted:
-		if a.err != nil {
-			return nil, a.err
+	for {
+		select {
+		case a := <-b.accepted:
+			if a.err != nil {
+				return nil, a.err
+			}
+			if b.acquire() || b.room != nil && b.room() && b.acquire() {
+				a.conn.left = sync.OnceFunc(func() { b.open.Add(-1) })
+				return a.conn, nil
+			}
+			a.conn.Close()
+		case <-b.closed:
+			return nil, net.ErrClosed
 		}
-		return a.conn, nil
-	case <-b.closed:
-		return nil, net.ErrClosed
 	}
 }
 
