@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/internal/disktest"
 	"taskapi/internal/must"
 )
@@ -57,6 +58,44 @@ func TestRunOnAFullDisk(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// TestAnEndThatCanNotBeSaved: no command says that a task runs which has ended while there was no room to save that.
+func TestAnEndThatCanNotBeSaved(t *testing.T) {
+	t.Parallel()
+	small := disktest.Mount(t, "size=8m,mode=711")
+	may := filepath.Join(t.TempDir(), "end")
+	p := startCommand(t, self(t), "run", "--data-dir", small.Dir, "--alloc-id", testAllocID, jobFile(t, strings.Replace(
+		briefJob, `"/bin/true"`, fmt.Sprintf(`"/bin/sh"
+        args    = ["-c", "echo started; until test -e %s; do sleep 0.05; done"]`, may), 1)))
+	dir, copied := datadir.Dir(small.Dir), datadir.Dir(t.TempDir())
+	must.OK(t, os.MkdirAll(copied.Alloc(testAllocID), 0o700))
+	r := &running{t: t}
+	r.eventually("saved as running", func() bool { // read in a copy, since the process has the file
+		content, _ := os.ReadFile(dir.State(testAllocID))
+		must.OK(t, os.WriteFile(copied.State(testAllocID), content, 0o600))
+		saved, err := copied.Saved(testAllocID)
+		return err == nil && saved.Alloc.ClientStatus == "running"
+	})
+	small.Fill()
+	writeFile(t, may, "")
+	_ = p.Wait() // whatever its code
+	if saved, err := dir.Saved(testAllocID); err != nil || saved.Alloc.ClientStatus != "running" {
+		t.Fatalf("the end was saved: %v %v", saved, err)
+	}
+	for command, want := range map[string]string{
+		"ps":                    "t     not running",
+		"status":                "not running (its taskapi has exited)",
+		"status " + testAllocID: "Its tasks have ended",
+	} {
+		args := append(strings.Fields(command), "--data-dir", small.Dir)
+		var out, stderr syncBuffer
+		code := cli.Run(t.Context(), args, testEnvironment(&out, &stderr))
+		got := out.String()
+		if code != 0 || !strings.Contains(got, want) || strings.Contains(strings.ReplaceAll(got, "not running", ""), "running") {
+			t.Errorf("taskapi %s: %d\n%s%s\nwant %q", command, code, got, stderr.String(), want)
 		}
 	}
 }

@@ -20,6 +20,9 @@ const (
 	taskNotStarted = "not started" // it has ended before it began
 )
 
+// NotRunning is the state of a task that was saved as running, and of which no process is left.
+const NotRunning = "not running"
+
 // TaskWord returns a task's state in a word. The words are Nomad's, with three exceptions: a task between two runs is
 // "restarting", one whose schedule or operator keeps it from running is "paused", and a dead task is "complete",
 // "failed" or "not started".
@@ -65,7 +68,8 @@ func TaskCounts(states []*api.TaskState) string {
 		counts[TaskWord(s)]++
 	}
 	var parts []string
-	words := []string{"running", "pending", taskRestarting, taskPaused, taskComplete, taskFailed, taskNotStarted}
+	words := []string{"running", "pending", taskRestarting, taskPaused, taskComplete, taskFailed, taskNotStarted,
+		NotRunning}
 	for _, word := range words {
 		if n := counts[word]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, word))

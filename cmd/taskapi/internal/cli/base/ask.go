@@ -123,19 +123,21 @@ func (l Layout) HasClaim(id string) bool {
 	return err == nil
 }
 
-// TasksKilled reports that the keeper has killed the tasks of an allocation whose taskapi has exited, because another
-// machine may run it.
-func (l Layout) TasksKilled(id string) bool {
-	return l.HasClaim(id) && !allocrunner.TasksRunning(l.Alloc(id))
+// TasksGone reports that no process is left of an allocation whose taskapi has exited, whatever its saved state says.
+func (l Layout) TasksGone(id string) bool {
+	left, err := allocrunner.OrphansRun(l.Alloc(id))
+	return err == nil && !left
 }
 
 // TasksNow says what the tasks of an allocation do whose taskapi has exited.
 func (l Layout) TasksNow(id string) string {
-	switch {
-	case l.TasksKilled(id):
+	switch claimed, gone := l.HasClaim(id), l.TasksGone(id); {
+	case claimed && gone:
 		return "were killed, because another machine may run it"
-	case l.HasClaim(id):
+	case claimed:
 		return fmt.Sprintf("are killed within %v, because another machine may run it", claim.Held)
+	case gone:
+		return "have ended"
 	}
 	return "may run on"
 }

@@ -22,7 +22,7 @@ import (
 
 // printAllocation prints an allocation for people: its facts, its use of CPU and memory, its tasks, checks and events.
 func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found client.Location) error {
-	a := found.Alloc
+	a, gone := found.Alloc, tasksGone(t.Layout, found)
 	usage := &api.AllocResourceUsage{}
 	checks := api.AllocCheckStatuses{}
 	if found.Holder == client.Serving { // what is left out when it ends meanwhile, or refuses
@@ -42,13 +42,13 @@ func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found c
 	if interfaces.IsParent(a.Job) {
 		text.WriteString(s.children(ctx, t.Layout, a))
 	} else {
-		text.WriteString("\n" + s.tasks(a, usage))
+		text.WriteString("\n" + s.tasks(a, usage, gone))
 	}
 	if len(checks) > 0 {
 		text.WriteString("\n" + checksTable(s.environment, checks).String())
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-		text.WriteString("\n" + s.events(name, a.TaskStates[name]))
+		text.WriteString("\n" + s.events(name, taskState(a, name, gone)))
 	}
 	if s.verbose {
 		record, err := t.Layout.Record(t.ID)
@@ -94,8 +94,8 @@ func (s *statusShow) facts(l base.Layout, found client.Location, usage *api.Allo
 	table.Row("Name", a.Name)
 	table.Row("Status", statusText(l, found))
 	table.Paint(1, output.StatusColor(a.ClientStatus))
-	if tasksKilled(l, found) {
-		table.Row("Description", "Its tasks were killed, because another machine may run it")
+	if tasksGone(l, found) {
+		table.Row("Description", "Its tasks "+l.TasksNow(a.ID))
 	} else {
 		table.Row("Description", a.ClientDescription)
 	}
@@ -128,11 +128,11 @@ func (s *statusShow) facts(l base.Layout, found client.Location, usage *api.Allo
 }
 
 // tasks returns a line for each task, in the order of the job.
-func (s *statusShow) tasks(a *api.Allocation, usage *api.AllocResourceUsage) string {
+func (s *statusShow) tasks(a *api.Allocation, usage *api.AllocResourceUsage, gone bool) string {
 	table := output.Table{Colors: s.environment.Colors()}
 	table.Header("Task", "State", "Restarts", "Uptime", "PIDs", "CPU", "Memory")
 	for _, name := range base.TaskNames(a) {
-		state := a.TaskStates[name]
+		state := taskState(a, name, gone)
 		if state == nil {
 			state = &api.TaskState{State: "pending"}
 		}

@@ -207,13 +207,13 @@ func processesOf(ctx context.Context, t base.Target) (tasks []psTask, ended bool
 		note = fmt.Sprintf("the taskapi of allocation %s has exited, and its tasks %s: '%s' resumes it\n",
 			output.ShortID(t.ID), t.Layout.TasksNow(t.ID), t.Layout.Command("takeover", output.ShortID(t.ID)))
 	}
-	names := userNames{}
+	names, gone := userNames{}, tasksGone(t.Layout, found)
 	for _, name := range base.TaskNames(found.Alloc) {
 		if t.Task != "" && t.Task != name {
 			continue
 		}
 		task := psTask{Alloc: t.ID, Task: name, State: "pending", Processes: []psProcess{}}
-		if state := found.Alloc.TaskStates[name]; state != nil {
+		if state := taskState(found.Alloc, name, gone); state != nil {
 			task.State, task.Failed, task.Restarts, task.state = state.State, state.Failed, state.Restarts, state
 		}
 		if health, ok := base.HealthOf(found.Alloc); ok && task.State == "running" {

@@ -153,7 +153,7 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 		}
 		health, _ := base.HealthOf(a.Alloc)
 		table.Row([]string{ids[i], a.Alloc.Name, statusText(a.layout, a.Location), cmp.Or(health, "-"),
-			cmp.Or(childCount(a.Alloc, all), taskCounts(a.Alloc)),
+			cmp.Or(childCount(a.Alloc, all), taskCounts(a.Alloc, tasksGone(a.layout, a.Location))),
 			output.Date(time.Unix(0, a.Alloc.CreateTime)), dir}[:len(header)]...)
 		table.Paint(2, output.StatusColor(a.Alloc.ClientStatus))
 		table.Paint(3, output.StatusColor(health))
@@ -185,9 +185,9 @@ func childCount(alloc *api.Allocation, all []located) string {
 }
 
 // taskCounts says how many of the tasks run, have ended and so on.
-func taskCounts(alloc *api.Allocation) string {
+func taskCounts(alloc *api.Allocation, gone bool) string {
 	return output.TaskCounts(slice.Map(base.TaskNames(alloc), func(name string) *api.TaskState {
-		return alloc.TaskStates[name]
+		return taskState(alloc, name, gone)
 	}))
 }
 
@@ -202,7 +202,7 @@ func (s *statusShow) one(ctx context.Context, t base.Target) error {
 // statusText returns the allocation's status, and that its taskapi has exited before it ended.
 func statusText(l base.Layout, found client.Location) string {
 	switch {
-	case tasksKilled(l, found):
+	case tasksGone(l, found):
 		return "not running (its taskapi has exited)"
 	case found.Holder == client.Nobody:
 		return found.Alloc.ClientStatus + " (its taskapi has exited)"
@@ -210,8 +210,19 @@ func statusText(l base.Layout, found client.Location) string {
 	return found.Alloc.ClientStatus
 }
 
-// tasksKilled reports that the keeper has killed the tasks of an allocation whose taskapi has exited, because another
-// machine may run it.
-func tasksKilled(l base.Layout, found client.Location) bool {
-	return found.Holder == client.Nobody && l.TasksKilled(found.Alloc.ID)
+// tasksGone reports that an allocation's taskapi has exited, and that none of its processes is left.
+func tasksGone(l base.Layout, found client.Location) bool {
+	return found.Holder == client.Nobody && l.TasksGone(found.Alloc.ID)
+}
+
+// taskState returns a task's state as it is shown; nil before there is one. What ended after the latest save does not
+// run, as when its taskapi was killed, or had no room to save the end. gone is tasksGone.
+func taskState(a *api.Allocation, name string, gone bool) *api.TaskState {
+	state := a.TaskStates[name]
+	if state == nil || !gone || state.State != "running" {
+		return state
+	}
+	ended := *state
+	ended.State = output.NotRunning
+	return &ended
 }
