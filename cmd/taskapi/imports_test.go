@@ -672,10 +672,8 @@ var allowedImports = map[string][]string{
 	},
 	"cmd/taskapi/bench": {
 		"allocrunner/cluster",
-		"allocrunner/cluster/disk",
 		"allocrunner/cluster/etcd",
 		"allocrunner/cluster/etcd/client",
-		"allocrunner/cluster/registry",
 		"allocrunner/cluster/variables",
 		"cmd/taskapi/internal/tokensync",
 		"identity",

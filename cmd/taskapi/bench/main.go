@@ -9,13 +9,9 @@
 //	neighbours  what a task with one slow client keeps beside two tasks with 64 busy connections each
 //	exec        time to run /bin/true in a task, beside fork and exec, and nsenter
 //	render      time from the change of a variable to the file of the template that shows it
-//	ports       connections that are refused while a server restarts again and again: with a socket that the keeper
-//	            keeps for it, and with one of its own
-//	watch       CPU time of taskapi and its keeper while 500 templates wait for a change, beside tasks without templates
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
 //	scale       CPU and memory of one process for each of its allocations, and its answers; the process is no taskapi but
 //	            the simulator beside this program, which is built from the source
-//	cluster     the store of several machines in a real etcd, beside that of one machine and etcd itself
 //	fleet       20 simulated machines that share a real etcd: how soon all see a change, what they cost, and how all of
 //	            them register again. Each allocation is a client of etcd, as a process of taskapi is. Measured only when
 //	            -run names it, because a round takes minutes
@@ -38,7 +34,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -87,7 +82,6 @@ var roles = map[string]func(context.Context, []string) error{
 	"role-first": firstRole,
 	"role-flood": floodRole,
 	"role-print": printRole,
-	"role-port":  portRole,
 }
 
 // scale measures no taskapi, but the simulator of the same source.
@@ -114,12 +108,7 @@ var measurements = []measurement{
 	{"neighbours", func(e *environment) []way { return []way{{"taskapi", e.neighbours}} }},
 	{"exec", func(e *environment) []way { return e.besideNomad(e.execWays(), e.nomadExecs) }},
 	{"render", func(e *environment) []way { return []way{{"taskapi", e.renders}} }},
-	{"ports", func(e *environment) []way { return []way{{"kept", e.keptPort}, {"the task's own", e.ownPort}} }},
-	{"watch", func(e *environment) []way {
-		return []way{{"500 templates", e.watches(templatesEach)}, {"none", e.watches(0)}}
-	}},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
-	{"cluster", func(e *environment) []way { return e.clusterWays() }},
 	{fleetName, func(e *environment) []way { return []way{{"taskapi", e.fleet}} }},
 	{scale, func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
@@ -132,9 +121,6 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	}
 	var o options
 	names := slice.Map(measurements, func(m measurement) string { return m.name })
-	if _, err := exec.LookPath("etcd"); err != nil {
-		names = slices.DeleteFunc(names, func(name string) bool { return name == "cluster" })
-	}
 	names = slices.DeleteFunc(names, func(name string) bool { return name == fleetName })
 	all := strings.Join(names, ",")
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
