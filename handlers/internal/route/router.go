@@ -32,6 +32,9 @@ func NewRouter(table []Route) *Router {
 		for _, method := range row.Methods {
 			rt.mux.MethodFunc(method, row.Pattern, func(http.ResponseWriter, *http.Request) {})
 			rt.at[routeKey{method, row.Pattern}] = i
+			if rest, ok := strings.CutPrefix(row.Pattern, jobPrefix); ok && strings.Count(rest, "/") > mostBelow {
+				panic("route: " + row.Pattern + " has more segments than find tries")
+			}
 			if !slices.Contains(rt.methods, method) {
 				rt.methods = append(rt.methods, method)
 			}
@@ -69,10 +72,11 @@ func (rt *Router) find(scratch *chi.Context, method, path string) (row int, allo
 	if decoded, err := url.PathUnescape(rest); !ok || err != nil || pathpkg.Clean("/"+decoded) != "/"+decoded {
 		return -1, nil
 	}
-	for range min(strings.Count(rest, "/"), mostSlashes) {
-		rest = strings.Replace(rest, "/", "%2F", 1)
+	slashes := strings.Count(rest, "/")
+	for below := min(mostBelow, slashes-1); below >= 0; below-- {
 		scratch.Reset()
-		if row, allow = rt.match(scratch, method, jobPrefix+rest); row >= 0 || len(allow) > 0 {
+		row, allow = rt.match(scratch, method, jobPrefix+strings.Replace(rest, "/", "%2F", slashes-below))
+		if row >= 0 || len(allow) > 0 {
 			return row, allow
 		}
 	}
@@ -80,8 +84,8 @@ func (rt *Router) find(scratch *chi.Context, method, path string) (row int, allo
 }
 
 const (
-	jobPrefix   = "/v1/job/"
-	mostSlashes = 8 // in a job's ID; it bounds the work for a path without a route
+	jobPrefix = "/v1/job/"
+	mostBelow = 3 // segments that a route has behind a job's ID; find tries no others
 )
 
 // match is find for a path whose parameters have no slash.

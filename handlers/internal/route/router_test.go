@@ -29,7 +29,9 @@ func TestJobIDWithSlashes(t *testing.T) {
 		{"GET", "/v1/job/a/b/c%2Fd/versions/stable/tag", "/v1/job/{job}/versions/{name}/tag", "a/b/c/d"},
 		{"GET", "/v1/job/allocations/allocations", "/v1/job/{job}/allocations", "allocations"},
 		{"GET", "/v1/job/" + child + "/plan", "", ""}, // the route takes another method
-		{"GET", "/v1/job/a/b/c/d/e/f/g/h/i/j/allocations", "", ""},
+		{"GET", "/v1/job/a/b/c/d/e/f/g/h/i/j/k", "/v1/job/{job}", "a/b/c/d/e/f/g/h/i/j/k"},
+		{"GET", "/v1/job/a/b/c/d/e/f/g/h/i/j/allocations", "/v1/job/{job}/allocations", "a/b/c/d/e/f/g/h/i/j"},
+		{"GET", "/v1/job/a/b/c%2Fd/e/f/g/h/i/j/versions/x/tag", "/v1/job/{job}/versions/{name}/tag", "a/b/c/d/e/f/g/h/i/j"},
 		{"GET", "/v1/job/../web", "", ""},
 		{"GET", "/v1/job/%2e%2e/web", "", ""},
 		{"GET", "/v1/job/a//web", "", ""},

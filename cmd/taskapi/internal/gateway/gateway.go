@@ -192,8 +192,10 @@ func authenticator(
 
 // allowed decides by the policy whether a caller may send a request. Nomad reads the decoded path of a variable. An
 // encoded slash in another path may be a part of a name, or divide names, as Nomad reads it: the caller needs the
-// rights of both. namespace is that of the variable.
+// rights of both. The policy gives no right to a path that has no route here in one of the two readings. namespace is
+// that of the variable.
 func allowed(a *auth.Authenticator, r *http.Request, namespace string, p *auth.Principal) *auth.Denial {
+	const none = auth.CapabilitySet(auth.OperatorOnly) // no policy gives it
 	sent, decoded := handlers.Readings(r.URL)
 	anyOf, known := handlers.Needs(r.Method, sent)
 	if name, ok := strings.CutPrefix(r.URL.Path, "/v1/var/"); ok && known {
@@ -203,13 +205,15 @@ func allowed(a *auth.Authenticator, r *http.Request, namespace string, p *auth.P
 		known = p.MayVariable(namespace, name, right)
 	}
 	if !known {
-		anyOf = auth.CapabilitySet(auth.OperatorOnly) // the policy gives no right to it
+		anyOf = none
 	}
-	denial := a.Authorize(p, anyOf)
-	if anyOf, known = handlers.Needs(r.Method, decoded); known && denial == nil {
-		denial = a.Authorize(p, anyOf)
+	if denial := a.Authorize(p, anyOf); denial != nil {
+		return denial
 	}
-	return denial
+	if anyOf, known = handlers.Needs(r.Method, decoded); !known {
+		anyOf = none
+	}
+	return a.Authorize(p, anyOf)
 }
 
 // serve opens the sockets and answers on them until ctx ends or one of them fails.

@@ -154,25 +154,29 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 	}
 	until(t, "the keys are there", func() bool { return do("GET", "/v1/services", "") == 200 })
 	for request, want := range map[string]int{
-		"GET /v1/var/nomad/jobs/job":                      200, // what Nomad's implicit policy gives
-		"GET /v1/var/nomad/jobs/job/group/web":            200,
-		"GET /v1/var/nomad%2Fjobs%2Fjob":                  200,
-		"GET /v1/var/nomad/jobs/other":                    403,
-		"GET /v1/var/nomad/jobs/job?namespace=a":          403,
-		"PUT /v1/var/nomad/jobs/job":                      403,
-		"PUT /v1/var/exact/%61":                           200,
-		"PUT /v1/var/exact/%2561":                         403, // the variable exact/%61
-		"GET /v1/job/job":                                 200, // what the task's block gives
-		"GET /v1/job/job%2Fperiodic-1":                    200,
-		"GET /v1/job/job%2Faction":                        403, // a command, as Nomad reads it
-		"GET /v1/job/job%2Fversions%2Fa%2Ftag":            403, // a route that taskapi lacks, as Nomad reads it
-		"GET /v1/client/allocation/" + allocID + "/stats": 200,
-		"PUT /v1/acl/bootstrap":                           403, // a route that taskapi lacks
-		"GET /v1/nothing":                                 403,
-		"GET /v1/regions":                                 200,
-		"PUT /v1/search":                                  200,
-		"DELETE /v1/client/allocation/" + allocID:         403,
-		"GET /v1/client/allocation/" + allocID + "/exec":  403,
+		"GET /v1/var/nomad/jobs/job":                                 200, // what Nomad's implicit policy gives
+		"GET /v1/var/nomad/jobs/job/group/web":                       200,
+		"GET /v1/var/nomad%2Fjobs%2Fjob":                             200,
+		"GET /v1/var/nomad/jobs/other":                               403,
+		"GET /v1/var/nomad/jobs/job?namespace=a":                     403,
+		"PUT /v1/var/nomad/jobs/job":                                 403,
+		"PUT /v1/var/exact/%61":                                      200,
+		"PUT /v1/var/exact/%2561":                                    403, // the variable exact/%61
+		"GET /v1/job/job":                                            200, // what the task's block gives
+		"GET /v1/job/job%2Fperiodic-1":                               200,
+		"GET /v1/job/job%2Faction":                                   403, // a command, as Nomad reads it
+		"GET /v1/job/a%2Fb%2Fc%2Fd%2Fe%2Ff%2Fg%2Fh%2Fi%2Fj":          200,
+		"GET /v1/job/a%2Fb%2Fc%2Fd%2Fe%2Ff%2Fg%2Fh%2Fi%2Fj%2Faction": 403,
+		"GET /v1/job/a%2F%2Fb%2Faction":                              403, // a job whose ID has an empty part
+		"GET /v1/job/%2E%2E%2Fb%2Faction":                            403,
+		"GET /v1/job/job%2Fversions%2Fa%2Ftag":                       403, // a route that taskapi lacks, as Nomad reads it
+		"GET /v1/client/allocation/" + allocID + "/stats":            200,
+		"PUT /v1/acl/bootstrap":                                      403, // a route that taskapi lacks
+		"GET /v1/nothing":                                            403,
+		"GET /v1/regions":                                            200,
+		"PUT /v1/search":                                             200,
+		"DELETE /v1/client/allocation/" + allocID:                    403,
+		"GET /v1/client/allocation/" + allocID + "/exec":             403,
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		if got := do(method, path, ""); got != want {
