@@ -432,7 +432,7 @@ func (m *Machine) stop(
 	var left []string
 	var failed error
 	for _, alloc := range all {
-		if stopped[alloc.ID] || alloc.ClientTerminalStatus() {
+		if stopped[alloc.ID] || alloc.ClientTerminalStatus() && !interfaces.Replaced(alloc) {
 			continue
 		}
 		resp, err := m.Ask(ctx, alloc.ID, &http.Request{Method: http.MethodPut, Header: http.Header{}, URL: &url.URL{
@@ -445,8 +445,12 @@ func (m *Machine) stop(
 		}
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, maxSaid)) // also for the next request
 		resp.Body.Close()
-		stopped[alloc.ID] = resp.StatusCode == http.StatusOK ||
-			m.ask(ctx, alloc).DesiredStatus == api.AllocDesiredStatusStop // which could not be saved
+		if resp.StatusCode == http.StatusOK {
+			stopped[alloc.ID] = true
+			continue
+		}
+		now := m.ask(ctx, alloc) // a stop that could not be saved has begun, too; one that a replacement needs does not count
+		stopped[alloc.ID] = now.DesiredStatus == api.AllocDesiredStatusStop && !interfaces.Replaced(now)
 		if !stopped[alloc.ID] {
 			failed = fmt.Errorf("allocation %s: %s: %s", alloc.ID, resp.Status, strings.TrimSpace(string(said)))
 		}
