@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
 	"taskapi/internal/must"
@@ -234,10 +236,28 @@ func TestStandby(t *testing.T) {
 	for name, test := range tests {
 		run(name, test, func(*testing.T) string { return "" })
 	}
-	for _, name := range []string{"taskapi and the keeper are stopped and go on", "the first is stopped by its operator"} {
-		run("with etcd "+name, tests[name], func(t *testing.T) string {
-			return fmt.Sprintf("cluster {\n address = \"etcd://%s\"\n key_file = \"cluster.key\"\n}\n",
-				etcdtest.Start(t, 1)[0].Client)
-		})
+	withEtcd := func(t *testing.T) string {
+		return fmt.Sprintf("cluster {\n address = \"etcd://%s\"\n key_file = \"cluster.key\"\n}\n",
+			etcdtest.Start(t, 1)[0].Client)
 	}
+	for _, name := range []string{"taskapi and the keeper are stopped and go on", "the first is stopped by its operator"} {
+		run("with etcd "+name, tests[name], withEtcd)
+	}
+	run("the first ends on a full disk and is resumed", resumedAfterFullDisk, withEtcd)
+}
+
+// resumedAfterFullDisk: an allocation whose end could not be saved runs again on no machine but the one that has it now.
+func resumedAfterFullDisk(t *testing.T, p *pair) {
+	must.OK(t, unix.Prlimit(p.first.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{}, nil))
+	p.first.signal(t, syscall.SIGTERM, p.first.Process.Pid)
+	p.taken(t)
+	if err := p.first.Wait(); !strings.Contains(p.first.out.String(), "that could not be saved") {
+		t.Fatalf("the first machine ends with %v:\n%s", err, p.first.out)
+	}
+	p.first.says(t, "is run by taskapi", "takeover", p.first.id())
+	until(t, p.second.taskapiProcess, "keeps the claim", func() bool {
+		c := startCommandWith(t, self(t), nil, "events", "-data-dir", p.first.dir, p.first.id())
+		return c.Wait() == nil && strings.Contains(c.out.String(), claim.ErrLost.Error())
+	})
+	p.taken(t)
 }

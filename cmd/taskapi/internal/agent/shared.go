@@ -221,12 +221,19 @@ func (s *wiring) releaseClaim() {
 	alloc := s.runner.Alloc()
 	complete := alloc.ClientStatus == api.AllocClientStatusComplete && alloc.DesiredStatus == api.AllocDesiredStatusRun
 	err := s.claim.Release(ctx, complete)
-	if err == nil {
+	if err == nil && s.endSaved() {
 		err = os.Remove(s.cfg.Dir.Claim(s.cfg.ID))
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.logger.Warn("another machine that stands by takes the allocation over later", "error", err)
 	}
+}
+
+// endSaved reports whether the allocation's end is saved. One that ended on a full disk is resumed as it ran before, and
+// without its claim it would run beside that of another machine.
+func (s *wiring) endSaved() bool {
+	saved, err := s.cfg.Dir.Peek(s.cfg.ID)
+	return err == nil && saved != nil && saved.Terminal
 }
 
 // shared returns what keeps other machines and this one informed of each other. Unlike all else of the allocation, it
