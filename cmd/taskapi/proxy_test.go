@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -122,6 +124,49 @@ func TestProxyLetsNobodyIn(t *testing.T) {
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusServiceUnavailable || answer.Header.Get("Retry-After") == "" {
 		t.Errorf("after the end: %d, %v", answer.StatusCode, answer.Header)
+	}
+}
+
+// TestProxyOfOneUser: another user of the machine can't use up the failed look-ups of the proxy's user, unless the proxy
+// is for all.
+func TestProxyOfOneUser(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("another user needs root")
+	}
+	for _, tool := range []string{"setpriv", "curl"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%s is not installed", tool)
+		}
+	}
+	r := startRun(t, shortDir(t), testJob)
+	r.operator()
+	forOne, forAll := startProxy(t, r), startProxy(t, r, "--any-user")
+	asNobody := func(url string, tokens int) string {
+		args := []string{"--reuid", "65534", "--regid", "65534", "--clear-groups", "curl", "-sS", "-w", "\\n%{http_code}\\n",
+			"-H", "X-Nomad-Token: bad.token.here"}
+		for range tokens {
+			args = append(args, url+"/v1/allocations")
+		}
+		out, err := exec.CommandContext(t.Context(), "setpriv", args...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	if out := asNobody(forOne, 1); out != "this proxy is for the processes of the user who started it, and of root; with "+
+		"--any-user, it serves all users\n\n403\n" {
+		t.Errorf("another user gets %q", out)
+	}
+	if out := asNobody(forAll, 1); out != "Forbidden\n403\n" {
+		t.Errorf("with --any-user, another user gets %q", out)
+	}
+	const many = 200 // more than a user's failed look-ups
+	if out := asNobody(forOne, many); strings.Count(out, "with --any-user") != many {
+		t.Errorf("another user gets %s", out)
+	}
+	if _, _, err := overTCP(t, forOne, r.file("operator.token")).Allocations().List(nil); err != nil {
+		t.Errorf("after the bad tokens of another user, the proxy's user gets %v", err)
 	}
 }
 

@@ -96,6 +96,7 @@ type conn struct {
 	net.Conn
 	listener *Listener
 	asked    bool // a request has come; guarded by listener.mu
+	ofUser   bool // see OfUser; of the handlers, one at a time
 }
 
 // Close closes the connection.

@@ -40,6 +40,7 @@ type Config struct {
 	Listener *httpserve.Listener
 	Socket   string // absolute path of the API socket
 	Local    bool   // only requests that name this machine are passed on: see httpserve.NamesThisMachine
+	Users    []int  // only their processes and root's get an answer over TCP; nil for those of any user
 	Logger   *slog.Logger
 }
 
@@ -86,6 +87,11 @@ func Serve(ctx context.Context, c Config) error {
 			if c.Local && !httpserve.NamesThisMachine(r.Host) {
 				http.Error(w, "this proxy is for this machine: name it by an IP address, or as localhost",
 					http.StatusMisdirectedRequest)
+				return
+			}
+			if c.Users != nil && !httpserve.OfUser(r, c.Users) {
+				http.Error(w, "this proxy is for the processes of the user who started it, and of root; with --any-user, it "+
+					"serves all users", http.StatusForbidden)
 				return
 			}
 			if len(r.TransferEncoding) > 0 { // with a Content-Length, which net/http hides, others may read other requests

@@ -159,7 +159,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		"X-Content-Type-Options": {"nosniff"},
 	})
 	switch end := s.session(r); {
-	case s.Address.Socket == "" && !mayConnect(r, s.Users): // a socket's mode keeps others out
+	case s.Address.Socket == "" && !httpserve.OfUser(r, s.Users): // a socket's mode keeps others out
 		http.Error(w, "this page is for the processes of the user who started it", http.StatusForbidden)
 	case strings.Split(r.Host, ":")[0] != s.name+".localhost" && !httpserve.NamesThisMachine(r.Host): // DNS rebinding
 		http.Error(w, "this page has another name: open the link that taskapi ui printed", http.StatusMisdirectedRequest)

@@ -19,7 +19,7 @@ const unixAddr = "NOMAD_UNIX_ADDR"
 func Proxy(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
 	var listen, path string
-	var remote bool
+	var remote, anyUser bool
 	s := base.ToChange
 	s.Tasks = base.AnyTasks
 	cmd := &cobra.Command{
@@ -31,8 +31,11 @@ Inside a task, without ALLOC, it is the task's own socket ($` + unixAddr + `). T
 interrupted, also while taskapi is replaced.
 
 The proxy adds no credentials: each request needs a token that is good on that socket. The API sees the user of this
-command, not the client's. Only this machine can connect to a loopback address, where a request must name an IP
-address or localhost. --remote allows other machines; they send their tokens in the clear.
+command, not the client's. Only processes of root and of this user get an answer (with sudo, also of the user who called
+it): others could use up this user's failed look-ups with bad tokens. --any-user serves every user of this machine.
+
+Only this machine can connect to a loopback address, where a request must name an IP address or localhost. --remote
+allows other machines; they send their tokens in the clear.
 
 ` + base.TaskArgs,
 		Example: `  taskapi proxy --listen 127.0.0.1:4646
@@ -64,6 +67,7 @@ address or localhost. --remote allows other machines; they send their tokens in 
 					path = found.Layout.TaskSocket(found.ID, found.Task)
 				}
 			}
+			address.Private = !anyUser
 			listener, err := httpserve.Listen(address, proxy.MaxConns)
 			if err != nil {
 				return base.Usagef("--listen %w", err)
@@ -74,15 +78,18 @@ address or localhost. --remote allows other machines; they send their tokens in 
 			if err != nil {
 				return errors.Join(err, listener.Close())
 			}
-			return proxy.Serve(ctx, proxy.Config{
-				Listener: listener, Socket: path, Local: address.Socket == "" && address.Local(), Logger: base.NewLogger(false, w),
-			})
+			c := proxy.Config{Listener: listener, Socket: path, Logger: base.NewLogger(false, w)}
+			if c.Local = address.Socket == "" && address.Local(); c.Local && !anyUser {
+				c.Users = w.Users()
+			}
+			return proxy.Serve(ctx, c)
 		},
 	}
 	at.Add(cmd, w, s)
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:4646",
 		"`ADDRESS:PORT` to listen on, or unix:///PATH; port 0 takes any")
 	cmd.Flags().StringVar(&path, "socket", "", "absolute `PATH` of the API socket, in place of ALLOC and TASK")
+	cmd.Flags().BoolVar(&anyUser, "any-user", false, "serve the processes of every user of this machine")
 	cmd.Flags().BoolVar(&remote, "remote", false, "allow an address that other machines can reach")
 	return cmd
 }

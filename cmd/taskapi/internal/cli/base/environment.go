@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -72,6 +73,16 @@ func ReadInput(name string, stdin io.Reader, most int64) (text []byte, err error
 		return nil, fmt.Errorf("%s: more than %d bytes", name, most)
 	}
 	return text, nil
+}
+
+// Users returns the user of this process and, with sudo, the user who called it. A command that listens on a port for
+// its user alone serves these.
+func (w Environment) Users() []int {
+	users := []int{os.Geteuid()}
+	if uid, err := strconv.Atoi(w.Getenv("SUDO_UID")); err == nil && os.Geteuid() == 0 {
+		users = append(users, uid)
+	}
+	return users
 }
 
 // Colors says whether the command prints in colours.

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -20,10 +19,7 @@ import (
 func UI(w base.Environment) *cobra.Command {
 	var listen string
 	var noOpen bool
-	c := ui.Config{Environment: w, Users: []int{os.Geteuid()}}
-	if uid, err := strconv.Atoi(w.Getenv("SUDO_UID")); err == nil && os.Geteuid() == 0 {
-		c.Users = append(c.Users, uid)
-	}
+	c := ui.Config{Environment: w, Users: w.Users()}
 	cmd := &cobra.Command{
 		Use:   "ui [flags]",
 		Short: "Show allocations in the browser, and act on them",

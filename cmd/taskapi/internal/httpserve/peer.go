@@ -1,4 +1,4 @@
-package ui
+package httpserve
 
 import (
 	"encoding/binary"
@@ -12,16 +12,22 @@ import (
 	"strings"
 )
 
-// mayConnect reports whether a request comes over TCP from a process of root or of one of the users, as the kernel's
-// tables say. They are read twice: while a process closes its socket, the kernel may once write root's number for it.
-func mayConnect(r *http.Request, users []int) bool {
+// OfUser reports whether a request comes over TCP from a process of root or of one of the users, as the kernel's tables
+// say. They are read for the first request of a connection. They are read twice: while a process closes its socket, the
+// kernel may once write root's number for it.
+func OfUser(r *http.Request, users []int) bool {
+	c := r.Context().Value(connKey{}).(*conn)
+	if c.ofUser {
+		return true
+	}
 	client, err := netip.ParseAddrPort(r.RemoteAddr)
 	server, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	may := func() bool {
 		uid, found := ownerOf(client, server.AddrPort())
 		return found && (uid == 0 || slices.Contains(users, uid))
 	}
-	return err == nil && ok && may() && may()
+	c.ofUser = err == nil && ok && may() && may()
+	return c.ofUser
 }
 
 // ownerOf returns the user whose process holds the client's end of a connection within this machine.
