@@ -835,6 +835,7 @@ func TestLinkLocalRepositories(t *testing.T) {
 		"mapped":         {"git::http://[::ffff:169.254.169.254]/x", linkLocal},
 		"another":        {"git::http://[fd00:ec2::254]/x", linkLocal},
 		"https":          {"git::https://169.254.169.254/x", linkLocal},
+		"port of names":  {"git::http://169.254.1.2:53/x", linkLocal},
 		"git":            {"git::git://169.254.169.254/x", linkLocal},
 		"ssh":            {"git::ssh://git@169.254.169.254/x", linkLocal},
 		"redirection":    {"git::" + server.URL + "/x", linkLocal},

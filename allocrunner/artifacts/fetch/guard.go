@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -217,8 +218,24 @@ func checkConnect(q question) error {
 	default:
 		return nil
 	}
-	if binary.BigEndian.Uint16(address[2:]) == dnsPort {
+	if binary.BigEndian.Uint16(address[2:]) == dnsPort && isNameServer(ip) {
 		return nil
 	}
 	return checkAddress(ip)
+}
+
+// isNameServer reports whether the system asks an address for names. Any server can name the port of name servers in a
+// URL, so the port alone is not enough.
+func isNameServer(ip netip.Addr) bool {
+	text, _ := os.ReadFile("/etc/resolv.conf") // without it, the system asks this machine
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if at, err := netip.ParseAddr(fields[1]); err == nil && at.WithZone("").Unmap() == ip.Unmap() {
+			return true
+		}
+	}
+	return false
 }
