@@ -3,8 +3,6 @@ package jobspec
 import (
 	"cmp"
 	"reflect"
-	"strings"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -44,11 +42,10 @@ func addServerDefaults(job *api.Job, audience string) {
 		defaultHostNetworks(group.Networks)
 		defaultServices(group.Services, *job.Name, *group.Name, "")
 		for _, task := range group.Tasks {
-			if *task.KillTimeout == 0 {
-				task.KillTimeout = new(5 * time.Second)
+			schema.AddTaskDefaults(task)
+			if audience != "" { // the default identity is for the API alone
+				task.Identity.Audience = []string{audience}
 			}
-			defaultIdentities(task, audience)
-			defaultSignals(task)
 			defaultServices(task.Services, *job.Name, *group.Name, task.Name)
 			for _, policy := range task.ScalingPolicies {
 				policy.Target = scalingTarget(job, group)
@@ -81,39 +78,9 @@ func scalingTarget(job *api.Job, group *api.TaskGroup) map[string]string {
 	return map[string]string{"Namespace": *job.Namespace, "Job": *job.ID, "Group": *group.Name}
 }
 
-// defaultIdentities gives a task its default identity, which is for the API and for nothing else: its audience is that
-// of the API, whatever the job says.
-func defaultIdentities(task *api.Task, audience string) {
-	schema.NormalizeIdentities(task)
-	task.Identity = cmp.Or(task.Identity, &api.WorkloadIdentity{})
-	task.Identity.Name = schema.DefaultIdentity
-	if audience != "" {
-		task.Identity.Audience = []string{audience}
-	}
-}
-
-// defaultSignals writes the names of signals in upper case.
-func defaultSignals(task *api.Task) {
-	for _, identity := range append([]*api.WorkloadIdentity{task.Identity}, task.Identities...) {
-		identity.ChangeSignal = strings.ToUpper(identity.ChangeSignal)
-	}
-	if v := task.Vault; v != nil {
-		v.ChangeSignal = new(strings.ToUpper(*v.ChangeSignal))
-	}
-}
-
-// defaultServices names the services' tasks, and checks without a name. It replaces the references in the services'
-// names that only a server knows. task is empty for the services of the group.
 func defaultServices(list []*api.Service, job, group, task string) {
-	resolver := services.Resolver{Job: job, Group: group}
 	for _, s := range list {
-		s.TaskName = cmp.Or(s.TaskName, task)
-		resolved := resolver.Resolve(task, s)
-		s.Name = resolved.Name
-		for i := range s.Checks {
-			check, full := &s.Checks[i], resolved.Check(s.Checks[i])
-			check.Name, check.TaskName = full.Name, cmp.Or(check.TaskName, full.TaskName)
-		}
+		services.AddDefaults(s, job, group, task)
 	}
 }
 

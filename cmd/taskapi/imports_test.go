@@ -183,8 +183,12 @@ var allowedImports = map[string][]string{
 		"allocrunner/volumes",    // what volumes the machine has
 	},
 	"allocrunner/jobspec/bounded": {"allocrunner/jobspec"},
-	"allocrunner/jobspec/jobdiff": {"allocrunner/interfaces"}, // which jobs start others
-	"allocrunner/state":           {"allocrunner/interfaces"},
+	"allocrunner/jobspec/jobdiff": {
+		"allocrunner/interfaces",              // which jobs start others
+		"allocrunner/internal/services",       // the defaults of services
+		"allocrunner/jobspec/internal/schema", // the defaults of tasks
+	},
+	"allocrunner/state": {"allocrunner/interfaces"},
 	"allocrunner/simulate": {
 		"allocrunner/interfaces",
 		"allocrunner/internal/allocdir", // the directories of a real allocation

@@ -76,6 +76,18 @@ func (r Resolver) text(task, s string) string {
 	return r.Replace(task, s)
 }
 
+// AddDefaults names the service's task, and checks without a name. It replaces the references in the service's name that
+// only a server knows. task is empty for a service of the group.
+func AddDefaults(s *api.Service, job, group, task string) {
+	s.TaskName = cmp.Or(s.TaskName, task)
+	resolved := Resolver{Job: job, Group: group}.Resolve(task, s)
+	s.Name = resolved.Name
+	for i := range s.Checks {
+		check, full := &s.Checks[i], resolved.Check(s.Checks[i])
+		check.Name, check.TaskName = full.Name, cmp.Or(check.TaskName, full.TaskName)
+	}
+}
+
 func (s Service) text(v string) string { return s.resolver.text(s.Task, v) }
 
 // DefaultCheckName returns Nomad's name for a check without one.

@@ -60,9 +60,9 @@ func Destructive(changes []Change) []Change {
 
 // Changes returns what differs between two canonical jobs, as jobspec.Parse makes them, for the allocation of a group.
 // The changes are in the order of the SDK's fields; without any, the result is empty. It does not compare the fields
-// that a server adds to a job (indexes, status, submission time), nor the order of tasks, services and other named
-// blocks. Other groups of the job differ in place, since they don't run here. An empty group is the old job's only one.
-// A field that the tables don't have counts as destructive.
+// that a server adds to a job (indexes, status, submission time), the name and the audience of default identities, nor
+// the order of tasks, services and other named blocks. Other groups of the job differ in place, since they don't run
+// here. An empty group is the old job's only one. A field that the tables don't have counts as destructive.
 //
 // Neither job is changed. They may be any values, canonical or not.
 func Changes(old, new *api.Job, group string) []Change {
@@ -78,6 +78,7 @@ func Changes(old, new *api.Job, group string) []Change {
 	if group == "" && len(old.TaskGroups) == 1 && old.TaskGroups[0] != nil {
 		group = ptr.Deref(old.TaskGroups[0].Name)
 	}
+	old, new = withDefaults(old), withDefaults(new)
 	c.byTable(reflect.ValueOf(old).Elem(), reflect.ValueOf(new).Elem())
 	c.path = nil
 	c.groups(old.TaskGroups, new.TaskGroups, group)

@@ -1,6 +1,7 @@
 package jobdiff_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -233,5 +234,74 @@ func TestChangesAreShort(t *testing.T) {
 		if len(c.String()) > 1000 {
 			t.Errorf("a line of %d bytes: %s", len(c.String()), c)
 		}
+	}
+}
+
+// TestDefaultsAreNoChanges: a job that an earlier version of this program has saved lacks some defaults. The job file
+// has not changed, so nothing of the allocation does.
+func TestDefaultsAreNoChanges(t *testing.T) {
+	const file = `job "j" {
+  reschedule { attempts = 1 }
+  group "g" {
+    service {
+      name = "${JOB}-s"
+      provider = "nomad"
+      check {
+        type     = "tcp"
+        port     = "1"
+        interval = "2s"
+        timeout  = "1s"
+      }
+    }
+    task "t" {
+      driver       = "raw_exec"
+      kill_timeout = "0s"
+      config { command = "true" }
+      service {
+        name     = "s"
+        provider = "nomad"
+      }
+      identity {
+        aud           = ["bank.example.org"]
+        file          = true
+        change_mode   = "signal"
+        change_signal = "sighup"
+      }
+      identity {
+        name          = "bank"
+        aud           = ["bank.example.org"]
+        change_mode   = "signal"
+        change_signal = "sighup"
+      }
+    }
+  }
+}`
+	parse := func() *api.Job {
+		return must.Get(jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(file), Dir: t.TempDir(),
+			Audience: "nomadproject.io"}))(t)
+	}
+	saved, now := parse(), parse()
+	saved.Reschedule = &api.ReschedulePolicy{Attempts: new(1)}
+	group, task := saved.TaskGroups[0], saved.TaskGroups[0].Tasks[0]
+	group.Services[0].Name, group.Services[0].Checks[0].Name = "${JOB}-s", ""
+	task.KillTimeout = new(time.Duration(0))
+	task.Services[0].TaskName = ""
+	task.Identity.Name, task.Identity.Audience, task.Identity.ChangeSignal = "", []string{"bank.example.org"}, "sighup"
+	task.Identities[0].ChangeSignal = "sighup"
+	before := must.Get(json.Marshal(saved))(t)
+	check := func(saved *api.Job) {
+		for _, c := range append(jobdiff.Changes(saved, now, "g"), jobdiff.Changes(now, saved, "g")...) {
+			t.Error(c)
+		}
+	}
+	check(saved)
+	if after := must.Get(json.Marshal(saved))(t); string(after) != string(before) {
+		t.Errorf("the saved job has become %s", after)
+	}
+	task.Identities, task.Identity = append(task.Identities, task.Identity), nil // as some wrote it in JSON
+	check(saved)
+	now.TaskGroups[0].Tasks[0].Identities[0].Audience = []string{"another"}
+	if got := jobdiff.Destructive(jobdiff.Changes(saved, now, "g")); len(got) != 1 {
+		t.Errorf("an identity with another audience: %v", got)
 	}
 }

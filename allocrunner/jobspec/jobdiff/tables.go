@@ -105,8 +105,8 @@ var jobRows = []row{
 	{destructive(newProcess).open(), "Name"},
 	{destructive("decides when tasks run again; needs a new allocation").open(), "Type"},
 	{inPlace(noMeaning), "Priority AllAtOnce UI"},
-	{inPlace(noMeaning).open(), `Datacenters NodePool Constraints Affinities Spreads Reschedule
-		Migrate`},
+	{inPlace(noMeaning).open(), "Datacenters NodePool Constraints Affinities Spreads"},
+	{ignored("the groups have taken them over"), "Reschedule Migrate"},
 	{inPlace("each group has an update block of its own").open(), "Update"},
 	{inPlace(metaMeans), "Meta"},
 	{destructive("to end the allocation, stop it"), "Stop"},

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
@@ -191,4 +192,20 @@ func NormalizeIdentities(task *api.Task) (duplicate int) {
 	}
 	task.Identities = named
 	return duplicate
+}
+
+// AddTaskDefaults gives a task its default identity, signals in upper case, and a kill_timeout.
+func AddTaskDefaults(task *api.Task) {
+	NormalizeIdentities(task)
+	task.Identity = cmp.Or(task.Identity, &api.WorkloadIdentity{})
+	task.Identity.Name = DefaultIdentity
+	for _, identity := range append([]*api.WorkloadIdentity{task.Identity}, task.Identities...) {
+		identity.ChangeSignal = strings.ToUpper(identity.ChangeSignal)
+	}
+	if v := task.Vault; v != nil && v.ChangeSignal != nil {
+		v.ChangeSignal = new(strings.ToUpper(*v.ChangeSignal))
+	}
+	if task.KillTimeout != nil && *task.KillTimeout == 0 {
+		task.KillTimeout = new(5 * time.Second)
+	}
 }
