@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"taskapi/auth"
+	"taskapi/internal/safedir"
 )
 
 // AuditShared changes something that allocations share, such as their key ring, and writes a line about it into each
@@ -59,7 +60,7 @@ func OpenAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 		return nil, nil
 	}
 	log, err := auth.NewAuditLog(auth.AuditConfig{
-		Open:     func() (io.WriteCloser, error) { return auth.OpenAuditFile(o.AuditLog) },
+		Open:     func() (io.WriteCloser, error) { return safedir.OpenFile(o.AuditLog, auth.OpenAuditFile) },
 		Required: o.AuditRequired,
 		Logger:   logger,
 	})

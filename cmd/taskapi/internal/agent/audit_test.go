@@ -3,13 +3,16 @@ package agent
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"taskapi/auth"
 	"taskapi/internal/must"
+	"taskapi/internal/safedir"
 )
 
 // TestAuditShared: a change is once in each log; it is made without a line where no log is required, and not at all
@@ -74,4 +77,51 @@ func TestAuditShared(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPlantedAuditLog: another user who may write to the log's directory leads no line into another file, and gets none.
+func TestPlantedAuditLog(t *testing.T) {
+	for name, plant := range map[string]func(path, other string) error{
+		"a link":              func(path, other string) error { return os.Symlink(other, path) },
+		"a link to nothing":   func(path, other string) error { return os.Symlink(other+".new", path) },
+		"a second name":       func(path, other string) error { return os.Link(other, path) },
+		"another user's file": func(path, _ string) error { return fileOf(path, 65534) },
+		"another user's link": func(path, other string) error {
+			return errors.Join(os.Symlink(other, path), os.Lchown(path, 65534, 65534))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			must.OK(t, os.Chmod(dir, 0o777))
+			other := filepath.Join(t.TempDir(), "other")
+			must.OK(t, fileOf(other, os.Geteuid()))
+			s := Settings{AuditLog: filepath.Join(dir, "audit.log")}
+			log := must.Get(OpenAudit(s, slog.New(slog.DiscardHandler)))(t) // a file of its own is good
+			defer log.Close()
+			must.OK(t, os.Rename(s.AuditLog, s.AuditLog+".1"))
+			if err := plant(s.AuditLog, other); errors.Is(err, os.ErrPermission) {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if again, err := OpenAudit(s, slog.New(slog.DiscardHandler)); !errors.Is(err, safedir.ErrUnsafeFile) {
+				again.Close()
+				t.Errorf("the log is opened: %v", err)
+			}
+			if log.Reopen() == nil {
+				t.Error("the log is opened again")
+			}
+			log.Audit(auth.NewCommandRecord("rotate"))
+			if content := must.Get(os.ReadFile(s.AuditLog + ".1"))(t); !bytes.Contains(content, []byte("rotate")) {
+				t.Errorf("the open file gets no more lines: %q", content)
+			}
+			if _, err := os.Stat(other + ".new"); !os.IsNotExist(err) {
+				t.Errorf("a file was made: %v", err)
+			}
+		})
+	}
+}
+
+func fileOf(path string, uid int) error {
+	return errors.Join(os.WriteFile(path, nil, 0o600), os.Chown(path, uid, -1))
 }

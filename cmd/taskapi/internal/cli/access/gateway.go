@@ -36,7 +36,7 @@ Bad tokens never reach the agent. One blocking query for each resource and token
 streams and commands are passed on with the caller's token. While the agent is away, reads are answered for 30 seconds.
 docs/gateway.md has a job file.`,
 		Example: `  taskapi gateway web worker
-  taskapi gateway --upstream https://nomad.example:4646 -o audit.path=alloc/audit.log web`,
+  taskapi gateway --upstream https://nomad.example:4646 -o audit.path=/var/log/taskapi.log web`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return base.Usagef("TASK is missing: name the tasks of the group that get a socket")
