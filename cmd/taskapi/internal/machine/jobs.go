@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -47,23 +46,26 @@ type commandError struct {
 
 func (e *commandError) Error() string { return e.words }
 
-// command runs a command of this program to its end. The command writes to a file in memory, not to a pipe: when this
-// process is killed, a broken pipe would end the command.
+// command runs a command of this program to its end. The command reads from a file in memory and writes to another one,
+// not to pipes: when this process is killed, the command still gets all of its input, and no broken pipe ends it.
 func (m *Machine) command(ctx context.Context, stdin []byte, args ...string) error {
 	return m.commandUntil(ctx, context.Background(), stdin, args...)
 }
 
 // commandUntil is command, but asks the command to end when the context stop ends, and then waits for its end.
 func (m *Machine) commandUntil(ctx, stop context.Context, stdin []byte, args ...string) error {
-	fd, err := unix.MemfdCreate("stderr", unix.MFD_CLOEXEC)
+	input, err := inMemory("stdin", stdin)
 	if err != nil {
 		return fmt.Errorf("taskapi %s: %w", args[0], err)
 	}
-	stderr := os.NewFile(uintptr(fd), "stderr")
+	defer input.Close()
+	stderr, err := inMemory("stderr", nil)
+	if err != nil {
+		return fmt.Errorf("taskapi %s: %w", args[0], err)
+	}
 	defer stderr.Close()
 	cmd := m.newCommand(ctx, args...)
-	cmd.Stdin, cmd.Stderr = bytes.NewReader(stdin), stderr
-	cmd.WaitDelay = time.Second
+	cmd.Stdin, cmd.Stderr = input, stderr
 	if err = cmd.Start(); err == nil {
 		defer context.AfterFunc(stop, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })() // it may have ended
 		err = cmd.Wait()
@@ -78,6 +80,19 @@ func (m *Machine) commandUntil(ctx, stop context.Context, stdin []byte, args ...
 		words = "taskapi " + args[0] + ": " + exit.Error()
 	}
 	return &commandError{exit.ExitCode(), words}
+}
+
+// inMemory returns a file in memory with a content, which is read from its begin.
+func inMemory(name string, content []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), name)
+	if _, err := file.WriteAt(content, 0); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 func (m *Machine) newCommand(ctx context.Context, args ...string) *exec.Cmd {

@@ -2,11 +2,15 @@ package machine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -197,8 +201,65 @@ func TestResumesEnd(t *testing.T) {
 	})
 }
 
-// TestMain is this program, or a taskapi that fails.
+// TestCommandsInputOutlivesThisProcess: a command gets all of its input, also when it has read nothing before this
+// process is killed.
+func TestCommandsInputOutlivesThisProcess(t *testing.T) {
+	dir := t.TempDir()
+	killed := exec.CommandContext(t.Context(), "/proc/self/exe")
+	killed.Env = []string{"MACHINE_TEST_KILLED=" + dir}
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if !polltest.Until(func() bool { _, err := os.Stat(filepath.Join(dir, "begun")); return err == nil }) {
+		t.Fatal("the command does not begin")
+	}
+	_ = killed.Process.Kill()
+	_ = killed.Wait()
+	var got string
+	polltest.Until(func() bool {
+		read, err := os.ReadFile(filepath.Join(dir, "read"))
+		got = string(read)
+		return err == nil && got != ""
+	})
+	if got != strconv.Itoa(muchInput) {
+		t.Errorf("the command has read %s of %d bytes", got, muchInput)
+	}
+}
+
+// muchInput is more than a pipe holds.
+const muchInput = 1 << 20
+
+// isKilled runs a command, and is killed meanwhile.
+func isKilled(dir string) error {
+	m := New(Config{Dir: datadir.Dir(dir), Logger: slog.New(slog.DiscardHandler),
+		Environ: []string{"MACHINE_TEST_ORPHAN=" + dir, "MACHINE_TEST_PARENT=" + strconv.Itoa(os.Getpid())}})
+	return m.command(context.Background(), make([]byte, muchInput), "run")
+}
+
+// readsAsOrphan reads its input when its parent has been killed, and notes how much there was.
+func readsAsOrphan(dir string) error {
+	if err := os.WriteFile(filepath.Join(dir, "begun"), nil, 0o600); err != nil {
+		return err
+	}
+	for os.Getenv("MACHINE_TEST_PARENT") == strconv.Itoa(os.Getppid()) {
+		time.Sleep(time.Millisecond)
+	}
+	n, err := io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, "read"), []byte(strconv.FormatInt(n, 10)), 0o600))
+}
+
+// TestMain is this program, a taskapi that fails, or one of TestCommandsInputOutlivesThisProcess.
 func TestMain(m *testing.M) {
+	for name, role := range map[string]func(string) error{
+		"MACHINE_TEST_KILLED": isKilled, "MACHINE_TEST_ORPHAN": readsAsOrphan,
+	} {
+		if dir := os.Getenv(name); dir != "" {
+			if role(dir) != nil {
+				os.Exit(1)
+			}
+			os.Exit(0)
+		}
+	}
 	if why := os.Getenv("MACHINE_TEST_FAILS"); why != "" {
 		fmt.Fprintln(os.Stderr, "taskapi: "+why)
 		os.Exit(1)
