@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -87,6 +88,16 @@ func TestAgentsRemoteDoor(t *testing.T) {
 	}
 	token, err := os.ReadFile(filepath.Join(a.data, "operator.token"))
 	must.OK(t, err)
+	for range 300 { // nor those that are idle after a request with the token, which may have expired meanwhile
+		conn := must.Get(tls.Dial("tcp", address, idle))(t)
+		defer conn.Close()
+		must.Get(fmt.Fprintf(conn, "GET /v1/regions HTTP/1.1\r\nHost: agent\r\nX-Nomad-Token: %s\r\n\r\n", token))(t)
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Fatalf("beside idle connections: %v, %v", answer, err)
+		}
+		must.OK(t, answer.Body.Close())
+	}
 	client := func(from *authority, token string) *api.Client {
 		config := &api.Config{Address: "https://" + address, SecretID: token, TLSConfig: &api.TLSConfig{
 			CACert: filepath.Join(ca.dir, "ca.pem"),

@@ -134,11 +134,11 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 		owner.UID = conn.Peer.UID // bad tokens of one user must not shut another out
 	}
 	principal, denial := s.config.Authenticator.Authenticate(r, owner, conn.Peer)
+	conn.Known(denial == nil)
 	if denial != nil {
 		apierror.WriteDenial(w, denial)
 		return
 	}
-	conn.Known()
 	req := &request{
 		Request: r, w: w, conn: conn, owner: owner, principal: principal, cache: s.cache, path: r.URL.EscapedPath(),
 	}

@@ -62,11 +62,11 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 	}
 
 	principal, denial := s.config.Authenticator.Authenticate(r, s.owner, conn.Peer)
+	conn.Known(denial == nil)
 	if denial != nil {
 		apierror.WriteDenial(w, denial)
 		return
 	}
-	conn.Known()
 
 	req := s.requests.Get().(*Request) // with the matcher's scratch space in it, routing allocates nothing
 	*req = Request{route: req.route, Request: r, Principal: principal, conn: conn, socket: s, w: w}

@@ -40,8 +40,9 @@ type Conn struct {
 	net.Conn
 	Peer auth.Peer // the process at the other end
 
-	number uint64      // in the order of all connections of the socket
-	known  atomic.Bool // see Known
+	number   uint64      // in the order of all connections of the socket
+	known    atomic.Bool // see Known
+	replaced bool        // closed, as another connection wanted its place; guarded by watchdog.mu
 
 	// Patient lets each write on the upgraded connection last for pagingTimeout.
 	Patient bool
@@ -143,11 +144,20 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Known keeps the connection when others want its place: its client has authenticated.
-func (c *Conn) Known() {
-	if !c.known.Load() {
-		c.known.Store(true)
+// Known says whether the client has authenticated with its present request. If so, the connection keeps its place while
+// others want it, until it is idle.
+func (c *Conn) Known(known bool) {
+	if c.known.Load() != known {
+		c.known.Store(known)
 	}
+}
+
+// givesWay reports whether the connection may be closed when others want its place. since is when it became idle.
+func (c *Conn) givesWay() (known bool, since int64, ok bool) {
+	state := c.state.Load()
+	known = c.known.Load()
+	idle := phase(state>>tickBits) == idling && c.inLane.Load() == outside
+	return known, state & (1<<tickBits - 1), !c.replaced && (idle || !known)
 }
 
 // Ambiguous reports whether the request that the handler gets now gives the length of its body twice. It is called once

@@ -39,7 +39,7 @@ const (
 	// leftoverTimeout is for the rest of a body that nobody reads, such as the body of a refused request.
 	leftoverTimeout = time.Second
 	// idleTimeout outlasts the pools of common clients (Go's keeps a connection for 90 s). No connection is closed
-	// while a client is about to use it again.
+	// while a client is about to use it again, unless others want its place.
 	idleTimeout = 10 * time.Minute
 	// pagingTimeout is for one message of a command's output. It is as long as the operator's token lasts, which ends
 	// the session in any case.
@@ -52,8 +52,9 @@ type Config struct {
 	PeerOf func(net.Conn) (auth.Peer, error)
 	// Logger gets connections whose peer is unknown, and at debug level net/http's lines on bad clients.
 	Logger *slog.Logger
-	// GiveWay lets the oldest connection whose client is not Known give way to a new one when the listener is full. It is
-	// for sockets to which everybody may connect.
+	// GiveWay lets a connection give way to a new one when the listener is full: the oldest one whose client is not Known
+	// or, if there is none, the one that has been idle for the longest time. It is for sockets to which everybody may
+	// connect.
 	GiveWay bool
 	// Heads is how many heads of requests each socket remembers for the lane; 0 for none.
 	Heads int

@@ -196,21 +196,31 @@ func (d *watchdog) cut(which func(*Conn) bool) {
 	}
 }
 
-// makeRoom closes the oldest connection whose client is unknown, and reports whether there was one.
+// makeRoom closes the oldest connection whose client is unknown or, if there is none, the one that has been idle for the
+// longest time. It reports whether there was one.
 func (d *watchdog) makeRoom() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var oldest *Conn
+	var stalest *Conn
+	var least [3]int64
 	for c := range d.open {
-		if !c.known.Load() && (oldest == nil || c.number < oldest.number) {
-			oldest = c
+		known, since, ok := c.givesWay()
+		if !ok {
+			continue
+		}
+		rank := [3]int64{0, 0, int64(c.number)}
+		if known {
+			rank[0], rank[1] = 1, since
+		}
+		if stalest == nil || slices.Compare(rank[:], least[:]) < 0 {
+			stalest, least = c, rank
 		}
 	}
-	if oldest == nil {
+	if stalest == nil {
 		return false
 	}
-	oldest.known.Store(true) // it is closed once
-	oldest.cut()
+	stalest.replaced = true
+	stalest.cut()
 	return true
 }
 
