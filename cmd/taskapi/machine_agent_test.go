@@ -371,6 +371,36 @@ func TestAgentRefusesLaxerAllocations(t *testing.T) {
 	}
 }
 
+// TestAgentsSettingsFile: an allocation that an update adds has the settings of the agent's file. An agent refuses to
+// update allocations that would lose settings of another file which are no laxer than its own.
+func TestAgentsSettingsFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "taskapi.hcl")
+	must.OK(t, os.WriteFile(file, []byte("policy = \"nomad\"\n"), 0o600))
+	a := startAgent(t, shortDir(t), "--config", file)
+	job := parsedJob(t, pairJob)
+	a.register(job)
+	job.TaskGroups[0].Count = new(3)
+	a.register(job)
+	all := a.allocs("pair")
+	if len(all) != 3 {
+		t.Errorf("the job has the allocations %q, want 3", all)
+	}
+	for _, alloc := range all {
+		_, id, _ := strings.Cut(alloc, " ")
+		record := must.Get(os.ReadFile(filepath.Join(a.data, "allocs", id, "settings.json")))(t)
+		if !strings.Contains(string(record), `"nomad"`) {
+			t.Errorf("allocation %s has the settings %s", id, record)
+		}
+	}
+	kill(t, a.taskapiProcess)
+	next := startAgent(t, a.data, "--policy", "nomad")
+	_, _, err := next.client().Jobs().Scale("pair", "g", new(4), "", false, nil, nil)
+	if answeredStatus(err) != http.StatusConflict || !strings.Contains(err.Error(), " a laxer setting policy ") {
+		t.Errorf("without the file: %v", err)
+	}
+}
+
 // TestAgentRunsWhatStops: a job that is registered while its allocations are being stopped runs when they have ended.
 // The answer comes when the work outlives the agent, and until then another registration is told to wait.
 func TestAgentRunsWhatStops(t *testing.T) {

@@ -267,25 +267,34 @@ func (m *Machine) AsStrict(all []*api.Allocation, job *api.Job) error {
 				Because(err)
 		}
 		if laxer != "" {
-			return apierror.New(apierror.Conflict, fmt.Sprintf("allocation %s was started with a laxer setting %s than the "+
-				"agent's, and the job would have it, too: stop the job, and register it again", alloc.ID, laxer))
+			return apierror.New(apierror.Conflict, fmt.Sprintf("allocation %s has, or would get, a laxer setting %s than "+
+				"the agent's, and the job would have it, too: stop the job, and register it again", alloc.ID, laxer))
 		}
 	}
 	return nil
 }
 
-// laxer returns the name of a setting of an allocation that gives a job's tasks more than this process's settings;
-// empty for none.
+// laxer returns the name of a setting of an allocation that gives a job's tasks more than this process's settings, as
+// it runs now or as it would run again: a settings file may say something else by then. It is empty for none.
 func (m *Machine) laxer(id string, job *api.Job) (string, error) {
 	record, err := settings.Read(m.cfg.Dir.Alloc(id))
 	if err != nil {
 		return "", err
 	}
-	own, err := record.Settings()
+	next, err := m.cfg.Again(record)
 	if err != nil {
 		return "", err
 	}
-	return settings.Laxer(own, m.cfg.Settings, job)
+	for _, r := range []settings.Record{record, next} {
+		of, err := r.Settings()
+		if err != nil {
+			return "", err
+		}
+		if name, err := settings.Laxer(of, m.cfg.Settings, job); name != "" || err != nil {
+			return name, err
+		}
+	}
+	return "", nil
 }
 
 // endTime bounds how long a registration waits for the end of the job's allocations before it is answered.

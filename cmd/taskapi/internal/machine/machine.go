@@ -22,6 +22,7 @@ import (
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/settings"
 	"taskapi/handlers"
 	"taskapi/handlers/machine"
 	"taskapi/handlers/node"
@@ -47,6 +48,9 @@ type Config struct {
 	Clustered bool     // other machines use Cluster, too
 	Resume    bool     // resume the allocations whose taskapi has exited
 	Notify    func(state string)
+
+	// Again returns the record with which the commands run an allocation again.
+	Again func(settings.Record) (settings.Record, error)
 }
 
 // Machine follows all allocations of a data directory.

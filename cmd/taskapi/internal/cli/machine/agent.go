@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -132,11 +133,15 @@ func configOf(
 	if err != nil {
 		return c, err
 	}
+	again, environ, err := commands(flags.Config, w)
+	if err != nil {
+		return c, err
+	}
 	log := agentlog.New(base.NewLogger(verbose, w).Handler())
 	return machine.Config{
 		Dir: l.Dir, Settings: s, Keyring: ring, Revocations: revoked, Cluster: l.OpenCluster(), Clustered: l.Shares(),
-		Logger: slog.New(log), Log: log, Version: w.Version, Environ: environ(w),
-		RunFlags: flags.Given(cmd.Flags()),
+		Logger: slog.New(log), Log: log, Version: w.Version,
+		Environ: environ, RunFlags: flags.Given(cmd.Flags()), Again: again,
 		Notify: func(state string) {
 			if manager.Send != nil {
 				_ = manager.Send(state) // its own socket tells the process that started this one, too
@@ -145,16 +150,35 @@ func configOf(
 	}, nil
 }
 
-// environ returns the environment of the commands that the agent runs. They have no part in its service.
-func environ(w base.Environment) (env []string) {
+// commands returns what the commands that the agent runs have in common: the record with which they run an allocation
+// again, and their environment. They read the agent's settings file, since an allocation remembers no value of it. They
+// have no part in the agent's service.
+func commands(file string, w base.Environment) (
+	again func(settings.Record) (settings.Record, error), environ []string, err error,
+) {
+	if file != "" {
+		if file, err = filepath.Abs(file); err != nil {
+			return nil, nil, err
+		}
+	}
+	again = func(before settings.Record) (settings.Record, error) {
+		values, err := settings.Machine(file, w.Getenv)
+		if err != nil {
+			return settings.Record{}, err
+		}
+		return before.Next(nil, values, w.Getenv)
+	}
 	for _, pair := range w.Env {
 		switch key, _, _ := strings.Cut(pair, "="); key {
 		case "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID":
 		default:
-			env = append(env, pair)
+			environ = append(environ, pair)
 		}
 	}
-	return env
+	if file != "" {
+		environ = append(environ, settings.FileEnv+"="+file) // the last one counts
+	}
+	return again, environ, nil
 }
 
 // run serves until a signal comes.
