@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -46,7 +47,11 @@ func newPending(req *interfaces.TaskPrestartRequest, templates []*templateState)
 			continue
 		}
 		content, err := readAs(req, t.place)
-		if is := digest(content); err == nil && slices.Contains(strings.Fields(was), is) {
+		switch is := digest(content); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil: // such as one that is not for the task's user: it may have been written
+			p.files[to] = was
+		case slices.Contains(strings.Fields(was), is):
 			p.files[to] = is
 		}
 	}

@@ -54,6 +54,34 @@ func TestResumeOfAChange(t *testing.T) {
 	}
 }
 
+// TestResumeOfAChangeThatTheTaskCannotRead: as above, for a file of another user.
+func TestResumeOfAChangeThatTheTaskCannotRead(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files to others")
+	}
+	t.Parallel()
+	s := newShared(t)
+	s.dir = must.Get(os.MkdirTemp("", ""))(t)
+	t.Cleanup(func() { _ = os.RemoveAll(s.dir) })
+	must.OK(t, os.Chmod(s.dir, 0o711)) // for nobody
+	s.put("v", "a", "1")
+	change := template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "signal")
+	change.Splay, change.ChangeSignal = new(never), new("SIGHUP")
+	change.Uid, change.Gid, change.Perms = new(0), new(0), new("0400")
+	r := s.runTask(&api.Task{Name: "main", Driver: "raw_exec", User: "nobody", Templates: []*api.Template{change},
+		Config: map[string]any{"command": "/bin/sh", "args": []any{"-c",
+			`trap 'echo hup >> local/said' HUP; echo up >> local/said; while :; do sleep 0.05; done`}}})
+	r.untilFile("local/said", "up\n")
+	r.until("running", func() bool { return r.runner.Alloc().ClientStatus == api.AllocClientStatusRunning })
+	s.put("v", "a", "2")
+	r.untilFile("local/x", "2")
+	r.edit = func(saved *interfaces.Saved) {
+		saved.Alloc.Job.TaskGroups[0].Tasks[0].Templates[0].Splay = new(time.Duration(0))
+	}
+	r.resume(func() {})
+	r.untilFile("local/said", "up\nhup\n")
+}
+
 // TestResumeOfAnUnwrittenChange: a runner that was killed before it wrote a file leaves nothing to do when the value is
 // the old one again.
 func TestResumeOfAnUnwrittenChange(t *testing.T) {
