@@ -195,6 +195,30 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// TestExpiryOfAChange: a change whose token expires while the agent makes it is not answered with a refusal.
+func TestExpiryOfAChange(t *testing.T) {
+	f := newFixture(t)
+	arrived := make(chan struct{}, 1)
+	f.agent.answers(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPut {
+			return false
+		}
+		arrived <- struct{}{}
+		<-r.Context().Done()
+		return true
+	})
+	for seconds := int64(2); ; seconds *= 2 {
+		got := f.do("web", "PUT", "/v1/job/web", f.tokenFor("web", allocID, seconds), "")
+		if len(arrived) == 0 && seconds < 60 { // a busy machine has asked too late
+			continue
+		}
+		if got.status != http.StatusBadGateway {
+			t.Errorf("the change: %+v", got)
+		}
+		return
+	}
+}
+
 // TestSmuggling: what could be two requests to the agent is refused, or one there.
 func TestSmuggling(t *testing.T) {
 	f := newFixture(t)

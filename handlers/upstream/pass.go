@@ -93,10 +93,10 @@ func (r *request) lost(err error) error {
 	if long, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return apierror.New(apierror.BodyTooLarge, long.Limit)
 	}
-	if denial, ok := errors.AsType[*auth.Denial](context.Cause(r.Context())); ok {
-		return denial
-	}
+	denial, ended := errors.AsType[*auth.Denial](context.Cause(r.Context()))
 	switch {
+	case ended && !(r.change && r.sent.Load()): // a refusal would say that nothing was changed
+		return denial
 	case !r.sent.Load():
 		return unavailable("the agent can't be reached; nothing was sent")
 	case r.change:
