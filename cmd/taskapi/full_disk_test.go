@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/internal/disktest"
@@ -65,12 +67,11 @@ func TestRunOnAFullDisk(t *testing.T) {
 // TestAnEndThatCanNotBeSaved: no command says that a task runs which has ended while there was no room to save that.
 func TestAnEndThatCanNotBeSaved(t *testing.T) {
 	t.Parallel()
-	small := disktest.Mount(t, "size=8m,mode=711")
-	may := filepath.Join(t.TempDir(), "end")
-	p := startCommand(t, self(t), "run", "--data-dir", small.Dir, "--alloc-id", testAllocID, jobFile(t, strings.Replace(
+	data, may := shortDir(t), filepath.Join(t.TempDir(), "end")
+	p := startCommand(t, self(t), "run", "--data-dir", data, "--alloc-id", testAllocID, jobFile(t, strings.Replace(
 		briefJob, `"/bin/true"`, fmt.Sprintf(`"/bin/sh"
         args    = ["-c", "echo started; until test -e %s; do sleep 0.05; done"]`, may), 1)))
-	dir, copied := datadir.Dir(small.Dir), datadir.Dir(t.TempDir())
+	dir, copied := datadir.Dir(data), datadir.Dir(t.TempDir())
 	must.OK(t, os.MkdirAll(copied.Alloc(testAllocID), 0o700))
 	r := &running{t: t}
 	r.eventually("saved as running", func() bool { // read in a copy, since the process has the file
@@ -79,7 +80,7 @@ func TestAnEndThatCanNotBeSaved(t *testing.T) {
 		saved, err := copied.Saved(testAllocID)
 		return err == nil && saved.Alloc.ClientStatus == "running"
 	})
-	small.Fill()
+	must.OK(t, unix.Prlimit(p.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{}, nil)) // it writes no byte more
 	writeFile(t, may, "")
 	_ = p.Wait() // whatever its code
 	if saved, err := dir.Saved(testAllocID); err != nil || saved.Alloc.ClientStatus != "running" {
@@ -90,7 +91,7 @@ func TestAnEndThatCanNotBeSaved(t *testing.T) {
 		"status":                "not running (its taskapi has exited)",
 		"status " + testAllocID: "Its tasks have ended",
 	} {
-		args := append(strings.Fields(command), "--data-dir", small.Dir)
+		args := append(strings.Fields(command), "--data-dir", data)
 		var out, stderr syncBuffer
 		code := cli.Run(t.Context(), args, testEnvironment(&out, &stderr))
 		got := out.String()

@@ -488,7 +488,7 @@ func TestAPlaceInTheQueueEndsWithItsFile(t *testing.T) {
 	}
 }
 
-// TestOneLooksUpTheLeases: of many processes, few look up the leases in a second. The others do when these are stopped.
+// TestOneLooksUpTheLeases: many processes look up the leases as often as few. They do so when one of them is stopped.
 func TestOneLooksUpTheLeases(t *testing.T) {
 	t.Parallel()
 	dir := scratch(t)
@@ -506,16 +506,15 @@ func TestOneLooksUpTheLeases(t *testing.T) {
 		stores = append(stores, open(t, dir))
 		clustertest.List(t, stores[len(stores)-1], cluster.Span{})
 	}
-	for first := slices.Max(looks(t, dir)); ; time.Sleep(5 * time.Millisecond) { // between looks
-		all := looks(t, dir)
-		latest := slices.Max(all)
-		all = slices.DeleteFunc(all, func(at uint64) bool { return latest-at > 400 })
-		if len(all) > processes/2 {
-			t.Errorf("%d of %d processes have looked up the leases within 0.4 seconds", len(all), processes)
+	seen, begun := map[uint64]bool{}, time.Now()
+	for ; time.Since(begun) < 5*time.Second; time.Sleep(5 * time.Millisecond) { // between looks
+		for _, at := range looks(t, dir) {
+			seen[at] = true
 		}
-		if latest-first > 3000 {
-			break
-		}
+	}
+	// Each process would look once a second. All may look at the same time after a pause of a busy machine.
+	if all := int(time.Since(begun).Seconds() * processes); len(seen) > all/2 {
+		t.Errorf("%d processes have looked up the leases %d times in %v", processes, len(seen), time.Since(begun))
 	}
 	index := clustertest.List(t, stores[0], cluster.Span{}).Index
 	holder.Kill()
