@@ -20,8 +20,8 @@ type Verifier interface {
 	// VerifyChecked checks the signature and the claims of a token whose form is right. Errors: *identity.Error, wrapped.
 	// If the signature is good, the token is returned beside the error.
 	VerifyChecked(token *identity.Unverified, now time.Time) (*identity.Verified, error)
-	// Trusts reports whether the key that verified the token is still trusted. It is called for every request, and answers
-	// from memory.
+	// Trusts reports whether the key that verified the token is still trusted. It is called for every request, and
+	// answers from memory.
 	Trusts(token *identity.Verified) bool
 }
 
@@ -46,8 +46,8 @@ type Config struct {
 
 	Revocations Revocations // nil: no token is revoked
 
-	// OperatorSecret returns the token for which a secret in the form of a UUID stands, on the operator's socket only. The
-	// token is then checked as if the client had sent it. Nil for no secrets.
+	// OperatorSecret returns the token for which a secret in the form of a UUID stands, on the operator's socket only.
+	// The token is then checked as if the client had sent it. Nil for no secrets.
 	OperatorSecret func(secret string) (token string, known bool)
 
 	Auditor Auditor // gets the refusals of Authenticate; nil for none

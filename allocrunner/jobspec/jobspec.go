@@ -63,8 +63,8 @@ type Config struct {
 	// declares.
 	Environ []string
 
-	// Audience is the audience of each task's default identity, whatever the job file says. If it is empty, the job file's
-	// stays.
+	// Audience is the audience of each task's default identity, whatever the job file says. If it is empty, the job
+	// file's stays.
 	Audience string
 }
 

@@ -354,8 +354,8 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestPendingIsSaved: that the task is to be told of a token is saved before the token is written, until a process knows
-// it. While that can't be saved, the task keeps the old token.
+// TestPendingIsSaved: that the task is to be told of a token is saved before the token is written, until a process
+// knows it. While that can't be saved, the task keeps the old token.
 func TestPendingIsSaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, vaulttest.Unserved())

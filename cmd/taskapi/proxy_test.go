@@ -127,8 +127,8 @@ func TestProxyLetsNobodyIn(t *testing.T) {
 	}
 }
 
-// TestProxyOfOneUser: another user of the machine can't use up the failed look-ups of the proxy's user, unless the proxy
-// is for all.
+// TestProxyOfOneUser: another user of the machine can't use up the failed look-ups of the proxy's user, unless the
+// proxy is for all.
 func TestProxyOfOneUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -246,7 +246,8 @@ func TestStandby(t *testing.T) {
 	run("the first ends on a full disk and is resumed", resumedAfterFullDisk, withEtcd)
 }
 
-// resumedAfterFullDisk: an allocation whose end could not be saved runs again on no machine but the one that has it now.
+// resumedAfterFullDisk: an allocation whose end could not be saved runs again on no machine but the one that has it
+// now.
 func resumedAfterFullDisk(t *testing.T, p *pair) {
 	must.OK(t, unix.Prlimit(p.first.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{}, nil))
 	p.first.signal(t, syscall.SIGTERM, p.first.Process.Pid)

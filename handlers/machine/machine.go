@@ -44,15 +44,15 @@ type Machine interface {
 
 	// Register starts the allocations of a job, or updates those that run. It returns once it is known that the job can
 	// run here, and perhaps later; from then on, the work outlives this process. result gets the end of the work: nil, or
-	// why some of it could not be done. allowed gets the job's allocations before the work. Errors: apierror.Invalid for a
-	// job that can't run here, apierror.UnderWay while another registration or a stop of the job is under way, and those of
-	// allowed and AsStrict; nothing has been changed.
+	// why some of it could not be done. allowed gets the job's allocations before the work. Errors: apierror.Invalid for
+	// a job that can't run here, apierror.UnderWay while another registration or a stop of the job is under way, and
+	// those of allowed and AsStrict; nothing has been changed.
 	Register(ctx context.Context, job *api.Job, allowed func([]*api.Allocation) error) (result <-chan error, err error)
 	// AsStrict refuses a job for running allocations whose settings give its tasks more than the machine's.
 	AsStrict(all []*api.Allocation, job *api.Job) error
 	// Stop begins to stop the allocations of a job, and with purge removes them when they have ended. It ends a
-	// registration of the job that is under way: nothing starts after Stop has returned. found is false when the job has no
-	// allocation and no registration.
+	// registration of the job that is under way: nothing starts after Stop has returned. found is false when the job has
+	// no allocation and no registration.
 	Stop(ctx context.Context, namespace, job string, noShutdownDelay, purge bool) (found bool, err error)
 }
 

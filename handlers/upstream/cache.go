@@ -17,8 +17,8 @@ const (
 	// mostResources is how many resources have a query at the agent. One more takes the place of a resource for which
 	// nobody waits. If all are waited for, the read is passed on.
 	mostResources = 64
-	// mostBytes is how long all answers may be together, and longest how long one may be. A read whose answer is longer is
-	// passed on.
+	// mostBytes is how long all answers may be together, and longest how long one may be. A read whose answer is longer
+	// is passed on.
 	mostBytes = 16 << 20
 	longest   = 4 << 20
 	// longFor is how long a resource whose answer has no place is passed on before it is tried again.

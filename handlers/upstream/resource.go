@@ -61,7 +61,7 @@ func isChange(method, path string) bool {
 	case "/v1/search", "/v1/search/fuzzy", "/v1/jobs/parse", "/v1/jobs/statuses", "/v1/validate/job":
 		return false
 	}
-	return true
+	return !strings.HasPrefix(path, "/v1/job/") || !strings.HasSuffix(path, "/plan")
 }
 
 const clientAllocation = "/v1/client/allocation/"

@@ -409,8 +409,8 @@ func TestReadsSeeOwnChanges(t *testing.T) {
 	})
 }
 
-// TestRefusedChangesCostNobody: a change that the agent refuses makes no reader wait for a newer answer. One whose
-// answer is lost, or that collides with another, makes those of its own socket wait.
+// TestRefusedChangesCostNobody: a change that the agent refuses, and a plan, make no reader wait for a newer answer. A
+// change whose answer is lost, or that collides with another, makes those of its own socket wait.
 func TestRefusedChangesCostNobody(t *testing.T) {
 	f := newFixture(t)
 	const path = "/v1/var/nomad/jobs/job"
@@ -430,9 +430,12 @@ func TestRefusedChangesCostNobody(t *testing.T) {
 	for _, c := range []struct {
 		status      int
 		web, worker int64
+		path        string
 	}{
-		{307, 0, 0}, {400, 0, 0}, {401, 0, 0}, {403, 0, 0}, {404, 0, 0}, {405, 0, 0}, {413, 0, 0}, {429, 0, 0},
-		{409, 1, 0}, {500, 1, 0}, {0, 1, 0}, {200, 1, 1}, {204, 1, 1},
+		{307, 0, 0, "/v1/jobs"}, {400, 0, 0, "/v1/jobs"}, {401, 0, 0, "/v1/jobs"}, {403, 0, 0, "/v1/jobs"},
+		{404, 0, 0, "/v1/jobs"}, {405, 0, 0, "/v1/jobs"}, {413, 0, 0, "/v1/jobs"}, {429, 0, 0, "/v1/jobs"},
+		{409, 1, 0, "/v1/jobs"}, {500, 1, 0, "/v1/jobs"}, {0, 1, 0, "/v1/jobs"}, {200, 1, 1, "/v1/jobs"},
+		{204, 1, 1, "/v1/jobs"}, {200, 0, 0, "/v1/job/a/plan"},
 	} {
 		f.until("both queries wait", func() bool { return f.agent.waits() == 3 }) // and that for the keys
 		f.agent.answers(func(w http.ResponseWriter, r *http.Request) bool {
@@ -448,12 +451,12 @@ func TestRefusedChangesCostNobody(t *testing.T) {
 			w.WriteHeader(c.status)
 			return true
 		})
-		f.do("web", "PUT", "/v1/jobs", tokens["web"], "{}")
+		f.do("web", "PUT", c.path, tokens["web"], "{}")
 		if got := queries("worker"); got != c.worker {
-			t.Errorf("status %d: a sibling's read costs %d queries, want %d", c.status, got, c.worker)
+			t.Errorf("%s, status %d: a sibling's read costs %d queries, want %d", c.path, c.status, got, c.worker)
 		}
 		if got := queries("web"); got != c.web {
-			t.Errorf("status %d: the caller's read costs %d queries, want %d", c.status, got, c.web)
+			t.Errorf("%s, status %d: the caller's read costs %d queries, want %d", c.path, c.status, got, c.web)
 		}
 	}
 }

@@ -1,6 +1,6 @@
-// Package safedir opens directories, and files to write to, by paths that other users can't redirect, and reports whether
-// other users could change the content of a directory. It follows a symbolic link on the way only if root or this
-// process's user made it. An opened directory stays the same one, whatever happens to its path.
+// Package safedir opens directories, and files to write to, by paths that other users can't redirect, and reports
+// whether other users could change the content of a directory. It follows a symbolic link on the way only if root or
+// this process's user made it. An opened directory stays the same one, whatever happens to its path.
 package safedir
 
 import (

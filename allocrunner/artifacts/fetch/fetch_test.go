@@ -806,8 +806,8 @@ func TestServersOfRepositories(t *testing.T) {
 	}
 }
 
-// TestLinkLocalRepositories: what git, hg and ssh connect to is no link-local address, whether the source names it in one
-// form or another, a server redirects to it, or a repository has it as a submodule. Other addresses are reached.
+// TestLinkLocalRepositories: what git, hg and ssh connect to is no link-local address, whether the source names it in
+// one form or another, a server redirects to it, or a repository has it as a submodule. Other addresses are reached.
 func TestLinkLocalRepositories(t *testing.T) {
 	t.Parallel()
 	needGit(t)

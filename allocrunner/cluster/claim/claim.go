@@ -98,8 +98,8 @@ type Waiting struct {
 	Failed func(error)  // the store can't be used; called once until it can
 }
 
-// Await takes the claim as soon as its holder has released it, or when nobody has renewed it for TTL. The holder that it
-// had before is returned, too; its AllocID is empty for none. Errors: ErrComplete if that happened meanwhile, ctx's.
+// Await takes the claim as soon as its holder has released it, or when nobody has renewed it for TTL. The holder that
+// it had before is returned, too; its AllocID is empty for none. Errors: ErrComplete if that happened meanwhile, ctx's.
 func Await(ctx context.Context, cfg Config, on Waiting) (*Claim, Holder, error) {
 	var last seen
 	var shown uint64

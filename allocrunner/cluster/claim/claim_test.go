@@ -393,8 +393,8 @@ func TestFullStore(t *testing.T) {
 	}
 }
 
-// TestTamperedClaim: somebody without the machines' key deletes a claim, or restores the values by which it was released
-// before. No machine that stands by, or begins to, runs the allocation before the holder has learned of that.
+// TestTamperedClaim: somebody without the machines' key deletes a claim, or restores the values by which it was
+// released before. No machine that stands by, or begins to, runs the allocation before the holder has learned of that.
 func TestTamperedClaim(t *testing.T) {
 	const prefix = "claims/default/job.group[0]/"
 	remove := cluster.Operation{Key: prefix + "renewal", Delete: true}

@@ -18,8 +18,8 @@ const (
 	// leaseTimeout bounds the wait for the lock that deletes the entries of an ended lease: another process can do it
 	// as well.
 	leaseTimeout = 500 * time.Millisecond
-	// The log is looked at again and again without inotify: a user may have a bounded number of instances. The pauses grow
-	// while nothing changes, since many processes may have to.
+	// The log is looked at again and again without inotify: a user may have a bounded number of instances. The pauses
+	// grow while nothing changes, since many processes may have to.
 	firstPoll, lastPoll = 20 * time.Millisecond, 500 * time.Millisecond
 )
 
@@ -50,8 +50,8 @@ func (s *Store) follow() {
 	}
 }
 
-// catchUp brings the table up to date with the log, watches the log, and returns how long follow may sleep at most. poll
-// is the pause after a look without inotify.
+// catchUp brings the table up to date with the log, watches the log, and returns how long follow may sleep at most.
+// poll is the pause after a look without inotify.
 func (s *Store) catchUp(watch **filewatch.Watch, poll *time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

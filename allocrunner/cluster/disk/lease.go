@@ -18,8 +18,8 @@ import (
 // The file stays empty.
 //
 // One process looks up the leases for all. Otherwise n processes would look up n leases each, and the kernel would go
-// through n locks each time. A process that has looked shares a lock on the byte at looks plus the time in milliseconds,
-// so the others see when that was. A process that is stopped, or can't delete, keeps nobody from looking.
+// through n locks each time. A process that has looked shares a lock on the byte at looks plus the time in
+// milliseconds, so the others see when that was. A process that is stopped, or can't delete, keeps nobody from looking.
 const looks = 1 << 62
 
 // lease is one holder's part in a lease.

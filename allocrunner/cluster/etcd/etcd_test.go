@@ -142,8 +142,8 @@ func TestAnotherKey(t *testing.T) {
 	refused("in a store of an earlier version")
 }
 
-// TestJunkHidesNothing: whatever somebody without the machines' key adds to etcd, or takes away, a new process finds out
-// that it has the right key.
+// TestJunkHidesNothing: whatever somebody without the machines' key adds to etcd, or takes away, a new process finds
+// out that it has the right key.
 func TestJunkHidesNothing(t *testing.T) {
 	t.Parallel()
 	nodes := etcdtest.Start(t, 1)

@@ -11,8 +11,8 @@ import (
 	"taskapi/allocrunner/cluster/etcd/client"
 )
 
-// A value in etcd is sealed for its key. The value of an entry then has two bytes for the format, the length of the lease
-// owner's name, that name, and the entry's own value.
+// A value in etcd is sealed for its key. The value of an entry then has two bytes for the format, the length of the
+// lease owner's name, that name, and the entry's own value.
 const formatEntry = "\x01\x00"
 
 var errFormat = errors.New("the value has a format that this version does not know")

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// lookInterval is how often an unread copy may be compared with etcd: each time if the copy's freshness matters or its
-	// endpoint has not answered, otherwise after compareInterval.
+	// lookInterval is how often an unread copy may be compared with etcd: each time if the copy's freshness matters or
+	// its endpoint has not answered, otherwise after compareInterval.
 	lookInterval    = cluster.FreshTime / 2
 	compareInterval = 30 * time.Second
 	// idleTime is how long a copy is kept that nobody reads or watches.

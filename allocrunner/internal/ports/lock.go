@@ -21,8 +21,8 @@ import (
 //	8080@127.0.0.1   locked by the owner of that address
 //
 // A file with an exclusive lock contains its owner's name. The lock belongs to the open file, which another process may
-// have, too. If these processes are killed, the file stays, and the lock is the owner's as long as processes are left of
-// the owner (Config.Left).
+// have, too. If these processes are killed, the file stays, and the lock is the owner's as long as processes are left
+// of the owner (Config.Left).
 
 // lockRoot returns the directory of the locks of our user's allocations in the present network namespace. Other users
 // can neither make nor hold a lock there: between users only a bound socket decides.

@@ -76,8 +76,8 @@ func (r Resolver) text(task, s string) string {
 	return r.Replace(task, s)
 }
 
-// AddDefaults names the service's task, and checks without a name. It replaces the references in the service's name that
-// only a server knows. task is empty for a service of the group.
+// AddDefaults names the service's task, and checks without a name. It replaces the references in the service's name
+// that only a server knows. task is empty for a service of the group.
 func AddDefaults(s *api.Service, job, group, task string) {
 	s.TaskName = cmp.Or(s.TaskName, task)
 	resolved := Resolver{Job: job, Group: group}.Resolve(task, s)

@@ -59,8 +59,8 @@ type Response struct{ Results []Result }
 // Result is what became of a template.
 type Result struct {
 	Output []byte // of no use if queries are Missing
-	// Used are the queries of the template. Missing are the used queries that are not answered yet, and those whose answer
-	// has no value.
+	// Used are the queries of the template. Missing are the used queries that are not answered yet, and those whose
+	// answer has no value.
 	Used, Missing []Query
 	Names         []string // of Missing, as Redact leaves them
 	Error         string   // without the values of variables

@@ -39,8 +39,8 @@ type Config struct {
 	// Logger gets faults of the server, once each, and at debug level net/http's lines on bad clients.
 	Logger *slog.Logger
 
-	// GiveWay lets a connection give way to a new one when the listener is full: the oldest one without a good token or, if
-	// there is none, the one that has been idle for the longest time.
+	// GiveWay lets a connection give way to a new one when the listener is full: the oldest one without a good token or,
+	// if there is none, the one that has been idle for the longest time.
 	GiveWay bool
 
 	// Auditor gets a record of every request that may change something, and of every one without the capability; nil

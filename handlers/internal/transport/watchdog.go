@@ -196,8 +196,8 @@ func (d *watchdog) cut(which func(*Conn) bool) {
 	}
 }
 
-// makeRoom closes the oldest connection whose client is unknown or, if there is none, the one that has been idle for the
-// longest time. It reports whether there was one.
+// makeRoom closes the oldest connection whose client is unknown or, if there is none, the one that has been idle for
+// the longest time. It reports whether there was one.
 func (d *watchdog) makeRoom() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -79,7 +79,8 @@ func TestAuditShared(t *testing.T) {
 	}
 }
 
-// TestPlantedAuditLog: another user who may write to the log's directory leads no line into another file, and gets none.
+// TestPlantedAuditLog: another user who may write to the log's directory leads no line into another file, and gets
+// none.
 func TestPlantedAuditLog(t *testing.T) {
 	for name, plant := range map[string]func(path, other string) error{
 		"a link":              func(path, other string) error { return os.Symlink(other, path) },

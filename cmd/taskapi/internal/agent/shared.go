@@ -229,8 +229,8 @@ func (s *wiring) releaseClaim() {
 	}
 }
 
-// endSaved reports whether the allocation's end is saved. One that ended on a full disk is resumed as it ran before, and
-// without its claim it would run beside that of another machine.
+// endSaved reports whether the allocation's end is saved. One that ended on a full disk is resumed as it ran before,
+// and without its claim it would run beside that of another machine.
 func (s *wiring) endSaved() bool {
 	saved, err := s.cfg.Dir.Peek(s.cfg.ID)
 	return err == nil && saved != nil && saved.Terminal

@@ -225,8 +225,8 @@ func stoppedOr(stop context.Context, job *api.Job, err error) error {
 	if stop.Err() == nil {
 		return err
 	}
-	return apierror.New(apierror.Conflict, fmt.Sprintf("job %q was stopped before its registration was carried out", *job.ID)).
-		Because(err)
+	words := fmt.Sprintf("job %q was stopped before its registration was carried out", *job.ID)
+	return apierror.New(apierror.Conflict, words).Because(err)
 }
 
 // carryOut runs the command of a registration. Errors: *apierror.Error, and nothing has been changed or it was stopped;
@@ -390,7 +390,9 @@ func (m *Machine) settle(job *api.Job) {
 
 // Stop begins to stop the allocations of a job. It first ends a registration of the job that is under way, and keeps
 // others away meanwhile, so that nothing starts after it has returned. found is false when there was nothing to stop.
-func (m *Machine) Stop(ctx context.Context, namespace, job string, noShutdownDelay, purge bool) (found bool, err error) {
+func (m *Machine) Stop(
+	ctx context.Context, namespace, job string, noShutdownDelay, purge bool,
+) (found bool, err error) {
 	key := jobKey(namespace, job)
 	m.mu.Lock()
 	m.stopping[key]++
@@ -473,7 +475,8 @@ func (m *Machine) stop(
 			stopped[alloc.ID] = true
 			continue
 		}
-		now := m.ask(ctx, alloc) // a stop that could not be saved has begun, too; one that a replacement needs does not count
+		// A stop that could not be saved has begun, too. One that a replacement needs does not count.
+		now := m.ask(ctx, alloc)
 		stopped[alloc.ID] = now.DesiredStatus == api.AllocDesiredStatusStop && !interfaces.Replaced(now)
 		if !stopped[alloc.ID] {
 			failed = fmt.Errorf("allocation %s: %s: %s", alloc.ID, resp.Status, strings.TrimSpace(string(said)))

@@ -371,8 +371,8 @@ func saidNothing(log *os.File, out io.Writer) error {
 	if is, err := log.Stat(); err == nil && is.Size() == 0 && os.Remove(log.Name()) == nil {
 		_ = os.Remove(filepath.Dir(log.Name())) // the allocation may have begun
 	}
-	_, err := fmt.Fprintf(out, "taskapi: the process in the background has failed and could not write the reason to %s; make "+
-		"room on that file system, or choose another --data-dir\n", log.Name())
+	_, err := fmt.Fprintf(out, "taskapi: the process in the background has failed and could not write the reason to %s; "+
+		"make room on that file system, or choose another --data-dir\n", log.Name())
 	return err
 }
 

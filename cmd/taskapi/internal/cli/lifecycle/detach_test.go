@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestBackgroundOfARemovedAllocation: a takeover, or a stop in the background, of an allocation that another process has
-// removed starts nothing and does not make its directory again.
+// TestBackgroundOfARemovedAllocation: a takeover, or a stop in the background, of an allocation that another process
+// has removed starts nothing and does not make its directory again.
 func TestBackgroundOfARemovedAllocation(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	target := base.Target{Layout: base.Layout{Dir: d}, ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca"}

@@ -222,7 +222,8 @@ func (s *stopping) run(ctx context.Context) error {
 	}
 }
 
-// unlessRemoved returns the error of a stop. It is none if the allocation has ended, and another process has removed it.
+// unlessRemoved returns the error of a stop. It is none if the allocation has ended, and another process has removed
+// it.
 func (s *stopping) unlessRemoved(err error) error {
 	if removed, ok := errors.AsType[*datadir.RemovedError](err); ok {
 		return s.say("%v", removed)
