@@ -244,6 +244,22 @@ func TestStandby(t *testing.T) {
 		run("with etcd "+name, tests[name], withEtcd)
 	}
 	run("the first ends on a full disk and is resumed", resumedAfterFullDisk, withEtcd)
+	run("the second can't begin on a full disk", unbegunOnFullDisk, withEtcd)
+}
+
+// unbegunOnFullDisk: a machine that takes the claim and can't begin gives it up, so a third one need not wait.
+func unbegunOnFullDisk(t *testing.T, p *pair) {
+	must.OK(t, unix.Prlimit(p.second.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{}, nil))
+	p.first.signal(t, syscall.SIGTERM, p.first.Process.Pid)
+	must.OK(t, p.first.Wait())
+	if err := p.second.Wait(); err == nil {
+		t.Fatalf("the second machine ends well:\n%s", p.second.out)
+	}
+	p.second = p.run(t, "3")
+	p.taken(t)
+	if out := p.second.out.String(); strings.Contains(out, "runs on the machine") {
+		t.Errorf("the third machine has waited for the second:\n%s", out)
+	}
 }
 
 // resumedAfterFullDisk: an allocation whose end could not be saved runs again on no machine but the one that has it

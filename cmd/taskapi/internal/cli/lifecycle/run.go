@@ -161,6 +161,7 @@ is wrong.`,
 						return cmp.Or(context.Cause(waiting), err)
 					}
 					defer store.Close()
+					defer start.ReleaseUnbegun(r.layout, r.alloc.ID, held)
 					r.claim = held
 				}
 				if opts.Detach {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/claim"
 	"taskapi/cmd/taskapi/internal/cli/base"
@@ -44,4 +46,18 @@ func StandBy(
 	}
 	alloc.PreviousAllocation = before.AllocID
 	return held, store, nil
+}
+
+// releaseTime bounds how long a process that ends waits for the shared store.
+const releaseTime = 2 * time.Second
+
+// ReleaseUnbegun gives up the claim of an allocation that could not begin, as on a full disk. Otherwise the machines
+// that stand by would wait until the claim ends.
+func ReleaseUnbegun(l base.Layout, id string, held *claim.Claim) {
+	if saved, err := l.Peek(id); saved != nil || err != nil || allocrunner.ProcessesLeft(l.Alloc(id)) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	_ = held.Release(ctx, false) // without the store, the claim ends by itself
 }
