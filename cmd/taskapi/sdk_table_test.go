@@ -147,8 +147,12 @@ var sdkTable = []sdkCalls{
 	{"", "Address Close Locks NewLockLeaser SetNamespace SetRegion SetSecretID", noRequest, noRequest, ""},
 }
 
-// sdkArgumentsOf returns the arguments that a call needs to make sense, by its name.
+// sdkArgumentsOf returns the arguments that a call needs to make sense, by its name. The SDK changes some of them, so
+// each test has its own.
 func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string][]any {
+	variable, checked := sdkVariableAt("nomad/jobs/demo"), sdkVariableAt("nomad/jobs/demo/checked")
+	lock := &api.Variable{Path: "nomad/jobs/demo/lock", Lock: &api.VariableLock{ID: "x", TTL: "15s"}}
+	volume := &api.CSIVolume{ID: "x", Name: "x"}
 	node, eval := alloc.NodeID, alloc.EvalID
 	const id = "demo"
 	hcl := "job \"parsed\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n    }\n  }\n}\n"
@@ -199,17 +203,17 @@ func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string]
 		"ACLPolicies.Upsert": {&api.ACLPolicy{Name: "x"}}, "ACLRoles.Update": {&api.ACLRole{ID: alloc.ID}},
 		"ACLAuthMethods.Create": {&api.ACLAuthMethod{Name: "x"}}, "ACLAuthMethods.Update": {&api.ACLAuthMethod{Name: "x"}},
 		"ACLBindingRules.Update": {&api.ACLBindingRule{ID: alloc.ID}},
-		"Variables.Create":       {sdkVariable}, "Variables.Update": {sdkVariable}, "Variables.CheckedUpdate": {sdkChecked},
+		"Variables.Create":       {variable}, "Variables.Update": {variable}, "Variables.CheckedUpdate": {checked},
 		"Variables.CheckedCreate": {sdkVariableAt("nomad/jobs/demo/new")}, "Variables.CheckedDelete": {"nomad/jobs/demo/none",
 			uint64(0)},
-		"Variables.AcquireLock": {sdkLock}, "Variables.RenewLock": {sdkLock}, "Variables.ReleaseLock": {sdkLock},
-		"Variables.GetItems": {sdkVariable.Path}, "Variables.GetVariableItems": {sdkVariable.Path},
-		"Variables.Peek": {sdkVariable.Path},
-		"Variables.Read": {sdkVariable.Path}, "Variables.PrefixList": {"nomad/"}, "Variables.Delete": {sdkVariable.Path},
+		"Variables.AcquireLock": {lock}, "Variables.RenewLock": {lock}, "Variables.ReleaseLock": {lock},
+		"Variables.GetItems": {variable.Path}, "Variables.GetVariableItems": {variable.Path},
+		"Variables.Peek": {variable.Path},
+		"Variables.Read": {variable.Path}, "Variables.PrefixList": {"nomad/"}, "Variables.Delete": {variable.Path},
 		"Quotas.Register": {&api.QuotaSpec{Name: "x"}}, "SentinelPolicies.Upsert": {&api.SentinelPolicy{Name: "x"}},
-		"CSIVolumes.Create": {sdkVolume}, "CSIVolumes.Register": {sdkVolume},
-		"CSIVolumes.CreateOpts":   {&api.CSIVolumeCreateRequest{Volumes: []*api.CSIVolume{sdkVolume}}},
-		"CSIVolumes.RegisterOpts": {&api.CSIVolumeRegisterRequest{Volumes: []*api.CSIVolume{sdkVolume}}},
+		"CSIVolumes.Create": {volume}, "CSIVolumes.Register": {volume},
+		"CSIVolumes.CreateOpts":   {&api.CSIVolumeCreateRequest{Volumes: []*api.CSIVolume{volume}}},
+		"CSIVolumes.RegisterOpts": {&api.CSIVolumeRegisterRequest{Volumes: []*api.CSIVolume{volume}}},
 		"Keyring.Delete":          {&api.KeyringDeleteOptions{KeyID: alloc.ID}},
 		"HostVolumes.Delete":      {&api.HostVolumeDeleteRequest{ID: alloc.ID}},
 		"NodePools.Register":      {&api.NodePool{Name: "x"}},
@@ -217,13 +221,6 @@ func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string]
 		"Raw.Query":               {"/v1/regions", new([]string)}, "Raw.Response": {"/v1/regions"},
 	}
 }
-
-var (
-	sdkVariable = sdkVariableAt("nomad/jobs/demo")
-	sdkChecked  = sdkVariableAt("nomad/jobs/demo/checked")
-	sdkLock     = &api.Variable{Path: "nomad/jobs/demo/lock", Lock: &api.VariableLock{ID: "x", TTL: "15s"}}
-	sdkVolume   = &api.CSIVolume{ID: "x", Name: "x"}
-)
 
 func sdkVariableAt(path string) *api.Variable {
 	return &api.Variable{Path: path, Items: api.VariableItems{"a": "b"}}
