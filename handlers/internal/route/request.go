@@ -46,6 +46,9 @@ type Request struct {
 // Param returns the named parameter of the path, decoded: chi matches the escaped path.
 func (r *Request) Param(name string) string {
 	value := r.route.URLParam(name)
+	if !strings.Contains(value, "%") { // as nearly always
+		return value
+	}
 	decoded, err := url.PathUnescape(value)
 	if err != nil { // can't be, since net/url has escaped the path; the text matches nothing
 		return value
