@@ -220,7 +220,7 @@ func (m *Machine) prepare(ctx, stop context.Context, job *api.Job, allowed func(
 // begins reports whether no allocation of a job runs.
 func begins(all []*api.Allocation) bool { return len(all) == 0 || all[0].ClientTerminalStatus() }
 
-// stoppedOr returns the error of a registration whose job was stopped meanwhile, or the other error.
+// stoppedOr returns an error that says that the job was stopped, if stop has ended; otherwise err.
 func stoppedOr(stop context.Context, job *api.Job, err error) error {
 	if stop.Err() == nil {
 		return err

@@ -20,7 +20,7 @@ const (
 	taskNotStarted = "not started" // it has ended before it began
 )
 
-// NotRunning is the state of a task that was saved as running, and of which no process is left.
+// NotRunning is the state of a task that was saved as running, but has no process left.
 const NotRunning = "not running"
 
 // TaskWord returns a task's state in a word. The words are Nomad's, with three exceptions: a task between two runs is

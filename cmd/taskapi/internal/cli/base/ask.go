@@ -123,7 +123,8 @@ func (l Layout) HasClaim(id string) bool {
 	return err == nil
 }
 
-// TasksGone reports that no process is left of an allocation whose taskapi has exited, whatever its saved state says.
+// TasksGone reports whether an allocation has no process left. The saved state may still say that its tasks run, if its
+// taskapi has exited.
 func (l Layout) TasksGone(id string) bool {
 	left, err := allocrunner.OrphansRun(l.Alloc(id))
 	return err == nil && !left
