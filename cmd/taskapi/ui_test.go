@@ -24,7 +24,8 @@ import (
 	"taskapi/internal/must"
 )
 
-// uiJob is a shop whose tasks try to get into the page by what they write, and one that counts signals.
+// uiJob is a shop. Its tasks try to get into the page by what they write, and one counts signals. The articles come
+// again, since the page shows only the latest lines, and a busy machine reads it late.
 const uiJob = `
 job "shop" {
   type = "service"
@@ -73,7 +74,7 @@ job "shop" {
           printf '\033]0;owned\007\033[31mred\n'
           i=0
           while :; do
-            i=$((i+1)); j=0
+            i=$((i % 20 + 1)); j=0
             echo "GET /articles/$i 200"
             [ $((i % 5)) = 0 ] && echo "article $i took long" >&2
             while [ $j -lt $((i % 7 * 15000)) ]; do j=$((j+1)); done
