@@ -185,13 +185,20 @@ func TestConsul(t *testing.T) {
 	c.proxy.Back()
 	until(t, first, "registered when the agent is back", c.registered(testAllocID))
 	until(t, first, "both checks pass", c.passing)
-	inConsul := must.Get(c.agent.Checks())(t)
-	for id, check := range inConsul {
-		if strings.Contains(check.ServiceID, testAllocID) &&
-			(!strings.HasPrefix(id, "_nomad-check-") || check.Status != capi.HealthPassing) {
-			t.Errorf("check %s is %s: %s", id, check.Status, check.Output)
+	until(t, first, "both checks pass at the agent", func() bool { // which learns of it after taskapi
+		for id, check := range must.Get(c.agent.Checks())(t) {
+			if !strings.Contains(check.ServiceID, testAllocID) {
+				continue
+			}
+			if !strings.HasPrefix(id, "_nomad-check-") {
+				t.Fatalf("check %s is %s: %s", id, check.Status, check.Output)
+			}
+			if check.Status != capi.HealthPassing {
+				return false
+			}
 		}
-	}
+		return true
+	})
 
 	// What the agent finds restarts the task, and services that begin again have results of their own.
 	old := must.Read(t, pid)
