@@ -61,8 +61,7 @@ func (t *TLS) listen() (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", t.Address, errors.Unwrap(err))
 	}
-	b := &bounded{Listener: tls.NewListener(inner, t.config), accepted: make(chan accepted), closed: make(chan struct{}),
-		shaking: map[*remote]netip.Prefix{}}
+	b := &bounded{Listener: tls.NewListener(inner, t.config), accepted: make(chan accepted), closed: make(chan struct{})}
 	go b.run() // ends with Close
 	return b, nil
 }
@@ -84,8 +83,7 @@ type bounded struct {
 	once     sync.Once
 
 	mu      sync.Mutex
-	shaking map[*remote]netip.Prefix // the connections that have shown no certificate yet; guarded by mu
-	order   []*remote                // the same, the oldest first; guarded by mu
+	shaking []*remote // the connections that have shown no certificate yet, the oldest first; guarded by mu
 }
 
 // accepted is a connection, or why there is none.
@@ -103,7 +101,7 @@ func (b *bounded) run() {
 			}
 			continue
 		}
-		r := &remote{Conn: conn.(*tls.Conn), left: func() {}}
+		r := &remote{Conn: conn.(*tls.Conn), from: peercred.NetworkOf(conn.RemoteAddr().String()), left: func() {}}
 		b.enter(r)
 		go b.shake(r) // ends within shakeTime, or when the connection is accepted or the listener closed
 	}
@@ -114,35 +112,25 @@ func (b *bounded) run() {
 func (b *bounded) enter(r *remote) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.shaking[r], b.order = peercred.NetworkOf(r.RemoteAddr().String()), append(b.order, r)
-	if len(b.order) <= mostShaking {
+	b.shaking = append(b.shaking, r)
+	if len(b.shaking) <= mostShaking {
 		return
 	}
 	counts := map[netip.Prefix]int{}
 	most := 0
-	for _, network := range b.shaking {
-		counts[network]++
-		most = max(most, counts[network])
+	for _, other := range b.shaking {
+		counts[other.from]++
+		most = max(most, counts[other.from])
 	}
-	for _, oldest := range b.order {
-		if counts[b.shaking[oldest]] == most {
-			b.forget(oldest)
-			oldest.Close()
-			return
-		}
-	}
-}
-
-// forget removes a connection from those that have shown no certificate. The caller holds mu.
-func (b *bounded) forget(r *remote) {
-	delete(b.shaking, r)
-	b.order = slices.DeleteFunc(b.order, func(other *remote) bool { return other == r })
+	oldest := slices.IndexFunc(b.shaking, func(other *remote) bool { return counts[other.from] == most })
+	b.shaking[oldest].Close()
+	b.shaking = slices.Delete(b.shaking, oldest, oldest+1)
 }
 
 func (b *bounded) leave(r *remote) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forget(r)
+	b.shaking = slices.DeleteFunc(b.shaking, func(other *remote) bool { return other == r })
 }
 
 // MakeRoom lets a new connection take the place of another one when all are taken: room then closes one, or reports
@@ -205,6 +193,7 @@ func (b *bounded) Close() error {
 // remote is a connection from another machine.
 type remote struct {
 	*tls.Conn
+	from netip.Prefix // the client's network
 	left func()
 }
 
