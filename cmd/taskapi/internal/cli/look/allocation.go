@@ -38,7 +38,7 @@ func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found c
 		checks = found.Saved.Checks
 	}
 	var text strings.Builder
-	text.WriteString(s.facts(t.Layout, found, usage))
+	text.WriteString(s.facts(t.Layout, found, usage, gone))
 	if interfaces.IsParent(a.Job) {
 		text.WriteString(s.children(ctx, t.Layout, a))
 	} else {
@@ -87,14 +87,14 @@ func (s *statusShow) children(ctx context.Context, l base.Layout, parent *api.Al
 }
 
 // facts returns the lines about the allocation as a whole.
-func (s *statusShow) facts(l base.Layout, found client.Location, usage *api.AllocResourceUsage) string {
+func (s *statusShow) facts(l base.Layout, found client.Location, usage *api.AllocResourceUsage, gone bool) string {
 	a := found.Alloc
 	table := output.Table{Colors: s.environment.Colors()}
 	table.Row("ID", a.ID)
 	table.Row("Name", a.Name)
-	table.Row("Status", statusText(l, found))
+	table.Row("Status", statusText(found, gone))
 	table.Paint(1, output.StatusColor(a.ClientStatus))
-	if tasksGone(l, found) {
+	if gone {
 		table.Row("Description", "Its tasks "+l.TasksNow(a.ID))
 	} else {
 		table.Row("Description", a.ClientDescription)

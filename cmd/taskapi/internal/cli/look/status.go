@@ -152,8 +152,9 @@ func (s *statusShow) printList(all []located, dirs bool) error {
 			continue
 		}
 		health, _ := base.HealthOf(a.Alloc)
-		table.Row([]string{ids[i], a.Alloc.Name, statusText(a.layout, a.Location), cmp.Or(health, "-"),
-			cmp.Or(childCount(a.Alloc, all), taskCounts(a.Alloc, tasksGone(a.layout, a.Location))),
+		gone := tasksGone(a.layout, a.Location)
+		table.Row([]string{ids[i], a.Alloc.Name, statusText(a.Location, gone), cmp.Or(health, "-"),
+			cmp.Or(childCount(a.Alloc, all), taskCounts(a.Alloc, gone)),
 			output.Date(time.Unix(0, a.Alloc.CreateTime)), dir}[:len(header)]...)
 		table.Paint(2, output.StatusColor(a.Alloc.ClientStatus))
 		table.Paint(3, output.StatusColor(health))
@@ -199,10 +200,10 @@ func (s *statusShow) one(ctx context.Context, t base.Target) error {
 	return s.output.Print(s.environment, found.Alloc, found.Body, func() error { return s.printAllocation(ctx, t, found) })
 }
 
-// statusText returns the allocation's status, and that its taskapi has exited before it ended.
-func statusText(l base.Layout, found client.Location) string {
+// statusText returns the allocation's status, and that its taskapi has exited before it ended. gone is tasksGone.
+func statusText(found client.Location, gone bool) string {
 	switch {
-	case tasksGone(l, found):
+	case gone:
 		return "not running (its taskapi has exited)"
 	case found.Holder == client.Nobody:
 		return found.Alloc.ClientStatus + " (its taskapi has exited)"
