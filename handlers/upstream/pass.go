@@ -95,7 +95,7 @@ func (r *request) lost(err error) error {
 	}
 	denial, ended := errors.AsType[*auth.Denial](context.Cause(r.Context()))
 	switch {
-	case ended && !(r.change && r.sent.Load()): // a refusal would say that nothing was changed
+	case ended && (!r.change || !r.sent.Load()): // a refusal would say that nothing was changed
 		return denial
 	case !r.sent.Load():
 		return unavailable("the agent can't be reached; nothing was sent")

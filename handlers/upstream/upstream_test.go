@@ -771,7 +771,8 @@ func TestGrown(t *testing.T) {
 	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // a hung test ends
 	from, token := bufio.NewReader(conn), f.token("web", allocID)
 	ask := func() *http.Response {
-		if _, err := io.WriteString(conn, "GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: "+token+"\r\n\r\n"); err != nil {
+		head := "GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: " + token + "\r\n\r\n"
+		if _, err := io.WriteString(conn, head); err != nil {
 			t.Fatal(err)
 		}
 		response, err := http.ReadResponse(from, nil)

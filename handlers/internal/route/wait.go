@@ -40,8 +40,8 @@ func (r *Request) AwaitChange(
 	defer leave()
 	return r.Await(ctx, func(ctx context.Context) error {
 		err := until(ctx, after)
-		if ctx.Err() != nil {
-			return nil
+		if ctx.Err() != nil { // the wait is over
+			err = nil
 		}
 		return err
 	})
