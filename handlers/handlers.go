@@ -148,8 +148,8 @@ func Readings(u *url.URL) (sent, decoded string) {
 	return u.EscapedPath(), (&url.URL{Path: u.Path}).EscapedPath()
 }
 
-// Detail returns the record of a request that another server answers, with what the route here adds to it. namespace is
-// that of its variable.
+// Detail adds to the record of a request what its route here adds, for a request that another server answers. namespace
+// is that of the request's variable.
 func Detail(record auth.Record, method string, u *url.URL, namespace string) auth.Record {
 	sent, decoded := Readings(u)
 	record, ok := router().Detail(record, method, sent, namespace, u.Query())

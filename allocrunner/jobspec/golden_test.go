@@ -144,8 +144,8 @@ var serversOwn = map[string]string{
 
 var index = regexp.MustCompile(`\[\d+\]`)
 
-// TestSameAsServer holds canonical jobs against the answers of a Nomad server to GET /v1/job/:id, which were recorded
-// without empty values, indexes and times. Package wire has the test of what the SDK does not know.
+// TestSameAsServer compares canonical jobs with the recorded answers of a Nomad server to GET /v1/job/:id. The records
+// have no empty values, indexes or times. A test of package wire compares the fields that the SDK lacks.
 func TestSameAsServer(t *testing.T) {
 	seen := map[string]bool{}
 	for _, recorded := range must.Get(filepath.Glob("testdata/*/*.server.json"))(t) {

@@ -3,7 +3,7 @@
 //   - nothing is written outside of the task's directory and the shared one, whatever an archive, a repository or the
 //     task has made there;
 //   - an artifact is unpacked and checked in a directory of its own, and only then moved to its destination;
-//   - no connection is made to a link-local address, but to a name server or by a proxy;
+//   - no connection is made to a link-local address, except to a name server, or by a proxy for itself;
 //   - size, number of files, memory, processor time and time are bounded;
 //   - no entry of an archive is a device, has the set-user-ID bit, or links to what is not part of the artifact;
 //   - the process ends, with the programs that it runs, when the one that started it ends.

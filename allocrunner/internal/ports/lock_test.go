@@ -185,8 +185,8 @@ func startOther(t *testing.T, cmd *exec.Cmd, env string) (kill func()) {
 	return other.Kill
 }
 
-// TestLockOfAnotherProcess names whom the port is for, and is gone with its process, which has no chance to give it up,
-// and with what that has left running.
+// TestLockOfAnotherProcess: the error names the owner of the port. The lock ends when the owner's process was killed
+// and no process that it started is left.
 func TestLockOfAnotherProcess(t *testing.T) {
 	for _, test := range []struct{ theirs, ours string }{{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "0.0.0.0"},
 		{"0.0.0.0", "127.0.0.1"}} {

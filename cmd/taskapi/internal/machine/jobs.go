@@ -82,7 +82,7 @@ func (m *Machine) commandUntil(ctx, stop context.Context, stdin []byte, args ...
 	return &commandError{exit.ExitCode(), words}
 }
 
-// inMemory returns a file in memory with a content, which is read from its begin.
+// inMemory returns a file in memory with a content, to be read from its beginning.
 func inMemory(name string, content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
