@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"taskapi/allocrunner/artifacts/fetch"
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/accounts"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/keeper"
@@ -18,8 +19,9 @@ import (
 
 // KeeperMain runs the program when it has been re-executed as the parent of an allocation's tasks, to render templates,
 // or to fetch artifacts: the program's main calls it before anything else, with its arguments, and exits with the code
-// when kept is true.
-func KeeperMain(args []string) (code int, kept bool) {
+// when kept is true. shorten, such as socket.ShortLink, gives the socket of a task that notifies a short address if the
+// data directory is long; nil refuses such a task.
+func KeeperMain(args []string, shorten drivers.Shorten) (code int, kept bool) {
 	if len(args) >= 2 && args[1] == fetch.Command {
 		return fetch.Main(args[2:]), true
 	}
@@ -29,7 +31,7 @@ func KeeperMain(args []string) (code int, kept bool) {
 	if len(args) != 3 || args[1] != keeper.Command { // the third is to be found by
 		return 0, false
 	}
-	return keeper.Main(), true
+	return keeper.Main(shorten), true
 }
 
 // unready are the processes that PrepareKeeper starts and no runner has taken yet, by allocation directory. Each

@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if code, kept := allocrunner.KeeperMain(os.Args); kept {
+	if code, kept := allocrunner.KeeperMain(os.Args, nil); kept {
 		unix.Exit(code) // os.Exit would let the race detector sleep for a second
 	}
 	goleak.VerifyTestMain(m)

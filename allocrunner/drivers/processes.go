@@ -64,6 +64,9 @@ type Spec struct {
 	TTY   bool       `json:",omitempty"`
 }
 
+// Shorten returns a short address that leads to a socket's path, and a function that removes the address again.
+type Shorten func(path string) (addr string, remove func() error, err error)
+
 // Listener is a socket on which a task listens.
 type Listener struct {
 	Name    string // in LISTEN_FDNAMES

@@ -34,7 +34,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if code, kept := allocrunner.KeeperMain(os.Args); kept {
+	if code, kept := allocrunner.KeeperMain(os.Args, nil); kept {
 		os.Exit(code)
 	}
 	os.Exit(m.Run())

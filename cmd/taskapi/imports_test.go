@@ -384,7 +384,7 @@ var allowedImports = map[string][]string{
 	"identity/workload":     {"identity"},
 	"identity/identitytest": {"identity"},
 
-	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli"},
+	"cmd/taskapi": {"allocrunner", "cmd/taskapi/internal/cli", "socket"},
 	"cmd/taskapi/internal/settings": {
 		"allocrunner/cluster/etcd",
 		"allocrunner", // its range of users

@@ -26,7 +26,7 @@ import (
 // TestMain also runs the processes of the tests, hundreds of them. So what this binary imports has to initialize fast:
 // go-cmp and large regular expressions would take a sixth of each start.
 func TestMain(m *testing.M) {
-	if code, kept := allocrunner.KeeperMain(os.Args); kept {
+	if code, kept := allocrunner.KeeperMain(os.Args, shortAddress); kept {
 		unix.Exit(code) // os.Exit would let the race detector sleep for a second
 	}
 	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil { // so would the other processes

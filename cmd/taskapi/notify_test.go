@@ -188,3 +188,18 @@ func TestNotReadyInTime(t *testing.T) {
 		}
 	}
 }
+
+// TestReadyInALongDirectory says READY=1 where neither the socket's path nor the task's name has room in an address.
+func TestReadyInALongDirectory(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(shortDir(t), strings.Repeat("d", 100))
+	job := strings.ReplaceAll(notifyJob, `task "side"`, `task "`+strings.Repeat("s", 100)+`"`)
+	job = regexp.MustCompile(`NOTIFY ([A-Z]+=\w+)`).ReplaceAllString(job, "TASKAPI_TEST_NOTIFY=$1 "+self(t))
+	job = strings.ReplaceAll(job, "while [ ! -e local/ready ]; do sleep 0.05; done", ":")
+	p := startProcess(t, dir, jobFile(t, job))
+	until(t, p, "the start of the last task", func() bool {
+		return regexp.MustCompile(`post +Started`).MatchString(p.out.String())
+	})
+	must.OK(t, p.Process.Signal(os.Interrupt))
+	_ = p.Wait()
+}

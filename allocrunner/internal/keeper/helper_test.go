@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == keeper.Command:
-		unix.Exit(keeper.Main()) // os.Exit would let the race detector sleep for a second
+		unix.Exit(keeper.Main(nil)) // os.Exit would let the race detector sleep for a second
 	case len(os.Args) > 3 && os.Args[1] == "agent":
 		os.Exit(agent(os.Args[2], os.Args[3]))
 	case len(os.Args) > 1 && os.Args[1] == "reap":

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/privatefile"
@@ -51,9 +52,9 @@ const ready = "ready"
 // Main runs a keeper until it ends. The program's main calls it before anything else when os.Args[1] is Command, and
 // exits with the returned code: 0 after a graceful end, 1 if the keeper could not begin. Main reads its settings from
 // its descriptors and takes no flags.
-func Main() int {
+func Main(shorten drivers.Shorten) int {
 	logger := slog.New(slog.NewTextHandler(privatefile.Log{Writer: os.Stderr, Max: maxLog}, nil))
-	s, listener, err := begin(logger)
+	s, listener, err := begin(logger, shorten)
 	if err != nil {
 		fmt.Fprintln(os.Stdout, err)
 		return 1
@@ -77,7 +78,7 @@ func Main() int {
 }
 
 // begin makes this process the allocation's keeper.
-func begin(logger *slog.Logger) (*server, net.Listener, error) {
+func begin(logger *slog.Logger, shorten drivers.Shorten) (*server, net.Listener, error) {
 	var set settings
 	if err := json.NewDecoder(os.Stdin).Decode(&set); err != nil {
 		return nil, nil, fmt.Errorf("read the keeper's settings: %w", err)
@@ -109,7 +110,7 @@ func begin(logger *slog.Logger) (*server, net.Listener, error) {
 		dir: dir, idle: set.Idle, tied: set.Tied, logger: logger, self: self,
 		previous: readPreviousExits(set.Dir, time.Now()),
 		local: processes.New(processes.Config{
-			Logger: logger, Dir: set.Dir, Config: proctree.Config{NoCgroup: set.NoCgroup, Name: digest(set.Dir)},
+			Logger: logger, Dir: set.Dir, Shorten: shorten, Config: proctree.Config{NoCgroup: set.NoCgroup, Name: digest(set.Dir)},
 		}),
 		changed: wake.New(), closed: make(chan struct{}),
 	}

@@ -7,6 +7,8 @@
 package notify
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +29,9 @@ const dirName = ".notify"
 // maxPath is how long a path in a socket address can be.
 const maxPath = 107
 
+// maxName is how long the name of a socket can be. Any short address has room for it.
+const maxName = 40
+
 // maxMessage is how long a message can be, as in systemd; a longer one is dropped.
 const maxMessage = 4 << 10
 
@@ -43,19 +48,25 @@ const (
 // mostAtOnce is how many messages Current reads at most before it answers.
 const mostAtOnce = 600 // more than the kernel's longest usual queue (net.unix.max_dgram_qlen)
 
-// Config configures a Socket. All fields are required.
+// Config configures a Socket. All fields but Shorten are required.
 type Config struct {
 	Dir      string // the allocation directory
 	Task     string
 	UID, GID uint32 // the task's
 	Logger   *slog.Logger
+
+	// Shorten returns a short address of a path that has no room in an address, and a function that removes the address
+	// again. It may be nil.
+	Shorten drivers.Shorten
 }
 
 // Socket is the socket of one run of a task.
 type Socket struct {
 	cfg  Config
 	path string
-	file *os.File // in the runtime's poller
+	addr string       // the path, or a short one that leads there
+	drop func() error // removes the short address
+	file *os.File     // in the runtime's poller
 	has  func(pid int) (has, known bool)
 	done chan struct{}
 
@@ -73,7 +84,17 @@ type Socket struct {
 }
 
 // Path returns where the socket of a task is.
-func Path(dir, task string) string { return filepath.Join(dir, dirName, task) }
+func Path(dir, task string) string { return filepath.Join(dir, dirName, fileName(task)) }
+
+// fileName returns the name of a task's socket. A long name of a task is replaced by a digest, for which a short
+// address has room. It has a dot, so it is no other task's.
+func fileName(task string) string {
+	if len(task) <= maxName {
+		return task
+	}
+	sum := sha256.Sum256([]byte(task))
+	return "." + hex.EncodeToString(sum[:maxName/2-1])
+}
 
 // Listen makes a new socket in place of an earlier run's. Only the task's user can connect to it. Nothing is read
 // before Start. Errors: *drivers.StartError.
@@ -83,16 +104,31 @@ func Listen(cfg Config) (*Socket, error) {
 	s.buffers.text = make([]byte, maxMessage+1)
 	// There is no room for files: the kernel closes them. It puts the credentials first.
 	s.buffers.control = make([]byte, unix.CmsgSpace(unix.SizeofUcred))
-	if len(s.path) > maxPath {
-		return nil, &drivers.StartError{Reason: fmt.Sprintf("the task's socket for notifications would be %s, which has "+
-			"%d bytes, and an address has room for %d: choose a shorter data directory or a shorter name of the task",
-			s.path, len(s.path), maxPath)}
+	err := s.listen()
+	if err == nil {
+		if err = s.shorten(); err != nil {
+			s.file.Close()
+		}
 	}
-	if err := s.listen(); err != nil {
+	if err != nil {
 		return nil, &drivers.StartError{Reason: fmt.Sprintf("the task's socket for notifications can't be made: %v", err),
 			Err: err}
 	}
 	return s, nil
+}
+
+// shorten sets the address by which the task reaches the socket.
+func (s *Socket) shorten() (err error) {
+	s.addr, s.drop = s.path, func() error { return nil }
+	if len(s.path) <= maxPath {
+		return nil
+	}
+	if s.cfg.Shorten == nil {
+		return fmt.Errorf("its path %s has %d bytes, and an address has room for %d: choose a shorter data directory",
+			s.path, len(s.path), maxPath)
+	}
+	s.addr, s.drop, err = s.cfg.Shorten(s.path)
+	return err
 }
 
 // Start begins to read. has reports whether a process is the task's; known is false if the process has gone.
@@ -104,6 +140,7 @@ func (s *Socket) Start(has func(pid int) (has, known bool)) {
 // listen makes the socket in a directory in which nobody else can make anything, so that what has the name is the
 // socket.
 func (s *Socket) listen() error {
+	name := filepath.Base(s.path)
 	if err := os.Mkdir(filepath.Dir(s.path), 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -117,7 +154,7 @@ func (s *Socket) listen() error {
 	if err := os.Chmod(here, 0o711); err != nil { // whatever the umask is
 		return err
 	}
-	if err := unix.Unlinkat(at, s.cfg.Task, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unlinkat(at, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return os.NewSyscallError("unlink", err)
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -128,10 +165,10 @@ func (s *Socket) listen() error {
 	err = errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1), unix.Fchmod(fd, 0o600))
 	if err == nil {
 		// The kernel makes the file with the mode of the socket, less the umask.
-		err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrUnix{Name: bindPath(here, s.cfg.Task, s.path)}))
+		err = os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrUnix{Name: here + "/" + name}))
 	}
 	if err == nil && (int(s.cfg.UID) != os.Geteuid() || int(s.cfg.GID) != os.Getegid()) {
-		err = os.NewSyscallError("chown", unix.Fchownat(at, s.cfg.Task, int(s.cfg.UID), int(s.cfg.GID),
+		err = os.NewSyscallError("chown", unix.Fchownat(at, name, int(s.cfg.UID), int(s.cfg.GID),
 			unix.AT_SYMLINK_NOFOLLOW))
 	}
 	if err != nil {
@@ -140,16 +177,8 @@ func (s *Socket) listen() error {
 	return err
 }
 
-// bindPath returns the path by the open directory, if an address has room for it.
-func bindPath(dir, name, whole string) string {
-	if by := dir + "/" + name; len(by) <= maxPath {
-		return by
-	}
-	return whole
-}
-
 // Env returns the variable by which the task finds the socket.
-func (s *Socket) Env() string { return "NOTIFY_SOCKET=" + s.path }
+func (s *Socket) Env() string { return "NOTIFY_SOCKET=" + s.addr }
 
 // Close ends the socket, when the run has ended.
 func (s *Socket) Close() {
@@ -162,6 +191,7 @@ func (s *Socket) Close() {
 	}
 	close(s.done)
 	s.file.Close()
+	_ = s.drop()          // a link to a directory that is gone is removed later
 	_ = os.Remove(s.path) // gone with the allocation directory, perhaps
 }
 

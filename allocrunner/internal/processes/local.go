@@ -45,6 +45,9 @@ type Config struct {
 	// Dir is the allocation directory, for the sockets of tasks that notify.
 	Dir string
 
+	// Shorten is notify.Config's.
+	Shorten drivers.Shorten
+
 	// DrainTime is how long output is read after a process's end while something else holds its pipe; 0: five seconds.
 	DrainTime time.Duration
 }
@@ -175,6 +178,7 @@ func (l *Local) start(ctx context.Context, old *process, spec drivers.Spec) (*pr
 	if err == nil && spec.Notify {
 		p.notify, err = notify.Listen(notify.Config{
 			Dir: l.cfg.Dir, Task: spec.Task, UID: spec.User.UID, GID: spec.User.GID, Logger: l.cfg.Logger,
+			Shorten: l.cfg.Shorten,
 		})
 	}
 	if err != nil {
