@@ -105,7 +105,7 @@ func (d Dir) Store(version string) interfaces.Store {
 // Make makes the directory. Other users may pass through it, to the directories of their tasks, but not read it.
 func (d Dir) Make() error {
 	for _, dir := range []string{string(d), d.Allocs()} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
+		if err := safedir.MakePassable(dir); err != nil {
 			return fmt.Errorf("data directory %s can't be made: %w", d, withoutPath(err))
 		}
 		if _, err := trust(dir); err != nil { // another user may have made it just before

@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/state"
+	"taskapi/internal/safedir"
 )
 
 // Lock is an allocation's directory, which this process alone holds, with the state that an earlier process saved
@@ -106,7 +107,7 @@ func (l *Lock) acquire(path string, store interfaces.Store) error {
 		if _, err := os.Stat(l.Dir); errors.Is(err, fs.ErrNotExist) {
 			return &RemovedError{l.ID}
 		}
-	} else if err := os.MkdirAll(l.Dir, 0o711); err != nil {
+	} else if err := safedir.MakePassable(l.Dir); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", l.Dir, withoutPath(err))
 	}
 	if _, err := trust(l.Dir); err != nil {

@@ -89,7 +89,7 @@ func (r Registry) dir() string { return cmp.Or(r.Dir, "/run/taskapi/users") }
 
 // open makes the directory if it is missing, makes sure that it is ours, and locks it.
 func (r Registry) open() (*privatefile.Lock, error) {
-	if err := os.MkdirAll(filepath.Dir(r.dir()), 0o711); err != nil {
+	if err := safedir.MakePassable(filepath.Dir(r.dir())); err != nil {
 		return nil, err
 	}
 	if _, err := safedir.Trust(filepath.Dir(r.dir())); err != nil {

@@ -17,7 +17,6 @@ package allocdir
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/safedir"
 )
 
 // Names of the directories, as Nomad has them.
@@ -37,9 +37,6 @@ const (
 	SecretsName = "secrets"
 	PrivateName = "private"
 )
-
-// parentPerm lets a task's user reach the task's directory, but list no directory.
-const parentPerm = 0o711
 
 // Access says who may enter an allocation directory besides its owner, this program's user. A user
 // who may enter it can use everything below it.
@@ -110,7 +107,7 @@ func BuildAlloc(dir string, access Access, tasks []string) error {
 		return fmt.Errorf("make allocation directory: %q is not an absolute path", dir)
 	}
 	parent, name := filepath.Split(filepath.Clean(dir))
-	if err := makeParents(filepath.Clean(parent)); err != nil {
+	if err := safedir.MakePassable(filepath.Clean(parent)); err != nil {
 		return explain("make data directory", err)
 	}
 	top, err := openTop(parent)
@@ -140,22 +137,6 @@ func BuildAlloc(dir string, access Access, tasks []string) error {
 func (h handle) has(name string) bool {
 	var st unix.Stat_t
 	return !errors.Is(unix.Fstatat(h.FD, name, &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT)
-}
-
-// makeParents makes missing directories that the tasks' users can pass through, whatever the umask is.
-func makeParents(path string) error {
-	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := makeParents(filepath.Dir(path)); err != nil {
-		return err
-	}
-	if err := os.Mkdir(path, parentPerm); errors.Is(err, fs.ErrExist) { // another taskapi was faster
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return os.Chmod(path, parentPerm)
 }
 
 // BuildTask makes the directory of a task, owned by the task's user, in an allocation directory that BuildAlloc has

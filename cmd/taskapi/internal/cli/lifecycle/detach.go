@@ -33,6 +33,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/internal/privatefile"
 	"taskapi/internal/ptr"
+	"taskapi/internal/safedir"
 	"taskapi/internal/wake"
 )
 
@@ -304,7 +305,7 @@ func background(ctx context.Context, t base.Target, w base.Environment, args []s
 
 func makeAllocDir(t base.Target) (string, error) {
 	dir := t.Layout.Alloc(t.ID)
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	if err := safedir.MakePassable(dir); err != nil {
 		return "", fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
 	}
 	return dir, nil

@@ -19,6 +19,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/settings"
+	"taskapi/internal/safedir"
 	"taskapi/internal/slice"
 )
 
@@ -52,7 +53,7 @@ func (h *Children) Start(ctx context.Context, id, group string, job json.RawMess
 		return err
 	}
 	dir := h.Layout.Alloc(id)
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	if err := safedir.MakePassable(dir); err != nil {
 		return fmt.Errorf("allocation directory %s can't be made: %w", dir, agent.UnwrapPath(err))
 	}
 	if err := h.Record.Save(dir); err != nil {
