@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/execio"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/internal/slice"
 )
 
 // hangUpTime is the time between the closing of a program's files (on a terminal a SIGHUP) and SIGKILL. A shell saves
@@ -35,7 +36,11 @@ func (r *Runner) Exec(ctx context.Context, req interfaces.ExecRequest) (_ interf
 		return nil, err
 	}
 	s := &execSession{files: files, started: make(chan struct{}), done: make(chan struct{})}
-	program := drivers.Program{Command: req.Command, Files: child, TTY: req.TTY, Started: func() { close(s.started) }}
+	command := req.Command
+	if req.Interpolate {
+		command = slice.Map(command, task.Env.ReplaceEnv)
+	}
+	program := drivers.Program{Command: command, Files: child, TTY: req.TTY, Started: func() { close(s.started) }}
 	err = r.task(req.Task).Beside(ctx, func(ctx context.Context, run drivers.Run) {
 		ctx, s.kill = context.WithCancel(ctx) // not the request's context, whose end is an error of the request
 		defer close(s.done)

@@ -22,6 +22,9 @@ type ExecRequest struct {
 	Task    string
 	Command []string // the program, looked up as the task's own is, and its arguments; not empty
 
+	// Interpolate replaces ${name} in the command by values of the task's environment and the node, as in the job file.
+	Interpolate bool
+
 	// TTY gives the program a terminal of its own, of 24 lines and 80 columns. Term is the terminal's type, for a task
 	// whose environment has no TERM; empty: "xterm".
 	TTY  bool

@@ -42,7 +42,7 @@ job "demo" {
       }
       action "greet" {
         command = "/bin/sh"
-        args    = ["-c", "echo hello from $WHO; exit 3"]
+        args    = ["-c", "echo hello from $WHO in $0; exit 3", "${NOMAD_TASK_NAME}"]
       }
     }
     task "other" {
@@ -107,7 +107,7 @@ func TestExecSDK(t *testing.T) {
 			stdout.Reset()
 			code, err = client.Jobs().ActionExec(t.Context(), alloc, "demo", "server", false, nil, "greet",
 				strings.NewReader(""), &stdout, io.Discard, nil, nil)
-			if stdout.String() != "hello from the server\n" || code != 3 || err != nil {
+			if stdout.String() != "hello from the server in server\n" || code != 3 || err != nil {
 				t.Errorf("action: %q, %d, %v", stdout.String(), code, err)
 			}
 		})
@@ -116,7 +116,7 @@ func TestExecSDK(t *testing.T) {
 	_, err := operator.Raw().Query("/v1/job/demo/actions", &actions, nil)
 	want := []map[string]any{{
 		"Name": "greet", "Command": "/bin/sh", "Args": []any{"-c",
-			"echo hello from $WHO; exit 3"}, "TaskName": "server", "TaskGroupName": "web",
+			"echo hello from $WHO in $0; exit 3", "${NOMAD_TASK_NAME}"}, "TaskName": "server", "TaskGroupName": "web",
 	}}
 	if err != nil || !reflect.DeepEqual(actions, want) {
 		t.Errorf("got %v, %v; want %v", actions, err, want)

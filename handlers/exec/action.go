@@ -37,7 +37,7 @@ func (h *handlers) action(ctx context.Context, r *route.Request) (route.Answer, 
 		return route.Answer{}, apierror.New(apierror.NoJob)
 	}
 	return h.run(r, alloc, interfaces.ExecRequest{
-		Task: task, Command: append([]string{action.Command}, action.Args...),
+		Task: task, Command: append([]string{action.Command}, action.Args...), Interpolate: true,
 	})
 }
 

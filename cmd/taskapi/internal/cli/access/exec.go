@@ -184,8 +184,29 @@ func (l *execCommandLine) checkTerminal(w base.Environment) error {
 	return nil
 }
 
+// checkAction returns a usage error if several tasks have the action and none is named.
+func (l *execCommandLine) checkAction(t base.Target) error {
+	if l.action == "" || t.Task != "" || t.Alloc == nil || t.Alloc.GetTaskGroup() == nil {
+		return nil
+	}
+	var owners []string
+	for _, task := range t.Alloc.GetTaskGroup().Tasks {
+		if slices.ContainsFunc(task.Actions, func(a *api.Action) bool { return a.Name == l.action }) {
+			owners = append(owners, task.Name)
+		}
+	}
+	if len(owners) < 2 {
+		return nil
+	}
+	return base.Usagef("the tasks %s have an action %s: name one, as in '--task %s'", strings.Join(owners, ", "),
+		l.action, owners[0])
+}
+
 // run runs the command. A *base.ExitError has its exit code.
 func (l *execCommandLine) run(ctx context.Context, w base.Environment, t base.Target) error {
+	if err := l.checkAction(t); err != nil {
+		return err
+	}
 	ctx, stop := base.UntilSignal(ctx)
 	defer stop()
 	ctx, hangUp := context.WithCancelCause(ctx)
