@@ -122,7 +122,8 @@ func TestAStopBeforeARestartKills(t *testing.T) {
 			if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
 				t.Errorf("the restart says %v, want ErrTerminal", err)
 			}
-			r.wantEvents("main", "Received", "Task Setup", "Started")
+			r.untilEvents("main", "Waiting for shutdown delay", 1)
+			r.wantEvents("main", "Received", "Task Setup", "Started", "Waiting for shutdown delay")
 			r.runner.Kill()
 			must.OK(t, r.end())
 		})
@@ -221,6 +222,7 @@ func TestKilledWhileAHookPrepares(t *testing.T) {
 }
 
 // TestRestartOfRunningTasks leaves dead tasks and tasks that wait for a restart alone, even if there are no others.
+// A task that waits can be restarted by its name.
 func TestRestartOfRunningTasks(t *testing.T) {
 	t.Parallel()
 	waits := func(t *api.Task) {
@@ -236,9 +238,8 @@ func TestRestartOfRunningTasks(t *testing.T) {
 	r.wantReason("main", "User requested running tasks to restart")
 	r.wantEvents("done", "Received", "Task Setup", "Started", "Terminated")
 	r.wantEvents("waits", "Received", "Task Setup", "Started", "Terminated", "Restarting")
-	if err := r.runner.RestartTask(t.Context(), "waits"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-		t.Errorf("of a task in its restart delay: %v, want ErrTaskNotRunning", err)
-	}
+	must.OK(t, r.runner.RestartTask(t.Context(), "waits"))
+	r.untilEvents("waits", "Started", 2)
 
 	none := run(t, "batch", shell("waits", "exit 1", waits))
 	none.untilEvents("waits", "Restarting", 1)
@@ -405,6 +406,7 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 	r.untilCalls(d, "main poststart", 1)
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilCalls(d, "prekill", 1)
+	r.untilEvents("main", "Waiting for shutdown delay", 1)
 	if got := r.of("main"); slices.Contains(got, "Killing") {
 		t.Errorf("killed in the delay: %v", got)
 	}

@@ -216,6 +216,9 @@ func (r *Runner) shutdownDelay() <-chan time.Time {
 		return time.After(min(time.Until(saved.KillAfter), d))
 	}
 	r.journal.add(func(p *pending) { p.killAfter = time.Now().Add(d) })
+	for _, t := range r.tasks {
+		t.GroupDelay(d)
+	}
 	return time.After(d)
 }
 

@@ -20,7 +20,7 @@ import (
 var (
 	// ErrTaskNotFound: the allocation has no task of that name.
 	ErrTaskNotFound = errors.New("task not found")
-	// ErrTaskNotRunning: the task has no process now (pending, in a restart delay, or dead).
+	// ErrTaskNotRunning: the task has no process now (pending or dead; a restart also ends a restart delay).
 	ErrTaskNotRunning = errors.New("task not running")
 	// ErrStarting: the set-up or the resume of the allocation takes longer than a request waits.
 	ErrStarting = errors.New("the allocation is being set up or resumed")

@@ -138,6 +138,11 @@ func shutdownDelayEvent(d time.Duration) *api.TaskEvent {
 		fmt.Sprintf("Waiting for shutdown_delay of %v before killing the task.", d), nil)
 }
 
+func groupDelayEvent(d time.Duration) *api.TaskEvent {
+	return newEvent("Waiting for shutdown delay",
+		fmt.Sprintf("Waiting for the group's shutdown_delay of %v before killing the task.", d), nil)
+}
+
 func signalingEvent(name string) *api.TaskEvent {
 	return newEvent(api.TaskSignaling, "Task being sent a signal", map[string]string{"signal": name})
 }

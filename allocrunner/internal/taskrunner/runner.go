@@ -205,6 +205,17 @@ func (r *Runner) event(ctx context.Context, e *api.TaskEvent) {
 	}})
 }
 
+// GroupDelay adds an event that says why a stop of the group does not kill the task yet. A task without a process has
+// none.
+func (r *Runner) GroupDelay(d time.Duration) {
+	r.post(context.Background(), message{reply: make(chan error, 1), call: func(context.Context) error {
+		if r.state.hasProcess() {
+			r.show([]effect{emit{groupDelayEvent(d)}})
+		}
+		return nil
+	}})
+}
+
 // Fail kills the task for good, and the task has failed.
 func (r *Runner) Fail(reason string) {
 	r.post(context.Background(), message{event: killRequested{reason: failedEvent(reason), fails: true}})
@@ -449,7 +460,7 @@ func (r *Runner) receiveRestart(ctx context.Context, e restartRequested, reply c
 		reply <- nil
 		return
 	}
-	if r.state.phase != running && !joins {
+	if r.state.phase != running && r.state.phase != backoff && !joins {
 		reply <- interfaces.ErrTaskNotRunning
 		return
 	}

@@ -311,7 +311,7 @@ func (t *transition) apply(e event) {
 					counted: true})
 			}
 		case shutdownDelay:
-			t.stop()
+			t.stopDelayed()
 		case backoff:
 			t.start()
 		}
@@ -522,7 +522,7 @@ func (t *transition) kill(e killRequested) {
 		if e.reason != nil {
 			t.emit(e.reason)
 		}
-		if e.reason == nil || e.reason.Type != api.TaskKilling {
+		if !t.delays(e.mode) && (e.reason == nil || e.reason.Type != api.TaskKilling) {
 			t.emit(killingEvent(e.mode, t.killTimeout))
 		}
 		if t.hasProcess() {
@@ -538,7 +538,7 @@ func (t *transition) kill(e killRequested) {
 	case starting:
 		t.do(abort{})
 	case running:
-		if t.shutdownDelay <= 0 || t.mode != Graceful {
+		if !t.delays(t.mode) {
 			t.stop(prekill{})
 			return
 		}
@@ -546,7 +546,7 @@ func (t *transition) kill(e killRequested) {
 		t.do(prekill{}, emit{shutdownDelayEvent(t.shutdownDelay)}, arm{t.shutdownDelay})
 	case shutdownDelay:
 		if t.mode != Graceful {
-			t.stop()
+			t.stopDelayed()
 		}
 	case stopping: // for a restart, perhaps by rules that have changed since: what Killing says happens now
 		if first || e.mode == AtOnce {
@@ -554,6 +554,14 @@ func (t *transition) kill(e killRequested) {
 		}
 	}
 }
+
+// delays reports whether a kill of that mode begins with the shutdown delay.
+func (t *transition) delays(mode KillMode) bool {
+	return t.phase == running && t.shutdownDelay > 0 && mode == Graceful
+}
+
+// stopDelayed stops the process at the end of the shutdown delay. Only now is Killing true, which names the signal.
+func (t *transition) stopDelayed() { t.stop(emit{killingEvent(t.mode, t.killTimeout)}) }
 
 // stop stops the process with the kill signal and the kill timeout, or kills it at once.
 func (t *transition) stop(before ...effect) {
@@ -566,12 +574,16 @@ func (t *transition) stop(before ...effect) {
 }
 
 // restart stops the process for a new one, without the shutdown delay, as in Nomad. A requested restart takes
-// precedence over one that the restart policy would count.
+// precedence over one that the restart policy would count, and over the policy's delay.
 func (t *transition) restart(e restartRequested) {
 	switch {
 	case t.phase == stopping && t.intent == evaluate && !e.counted:
 		t.intent = restart
 		t.emit(restartSignaledEvent(e.reason))
+	case t.phase == backoff && !e.counted: // the wait ends
+		t.intent = restart
+		t.do(emit{restartSignaledEvent(e.reason)}, disarm{})
+		t.afterStop()
 	case t.phase == running:
 		t.intent = restart
 		if e.counted {

@@ -88,8 +88,18 @@ func TestSequencesOfEvents(t *testing.T) {
 		{"killed twice", testRules, []event{opened{}, started{}, killRequested{}, killRequested{}, exit(130)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
 		{"killed in its shutdown delay", delayed, []event{opened{}, started{}, killRequested{}, elapsed{}, exit(0)},
-			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated",
+			[]string{"Task Setup", "Started", "Waiting for shutdown delay", "Killing", "Terminated",
 				"Killed"}, dead, false},
+		{"ended in its shutdown delay", delayed, []event{opened{}, started{}, killRequested{}, exit(0)},
+			[]string{"Task Setup", "Started", "Waiting for shutdown delay", "Terminated", "Killed"}, dead, false},
+		{"hurried in its shutdown delay", delayed, []event{opened{}, started{}, killRequested{},
+			killRequested{mode: AtOnce}, exit(137)},
+			[]string{"Task Setup", "Started", "Waiting for shutdown delay", "Killing", "Terminated",
+				"Killed"}, dead, false},
+		{"restarted on request in its restart delay", once, []event{opened{}, started{}, exit(1),
+			restartRequested{reason: "why"}, started{}, elapsed{}},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Restart Signaled", "Restarting",
+				"Started"}, running, false},
 		{"killed without its shutdown delay", delayed, []event{opened{}, started{}, killRequested{mode: NoShutdownDelay},
 			exit(0)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
@@ -143,16 +153,26 @@ func TestSequencesOfEvents(t *testing.T) {
 		{"silent while it is being killed", notifying, []event{opened{}, started{notifies: true}, killRequested{},
 			silent{}, exit(134)},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
-		{"restarted in its restart delay", testRules, []event{opened{}, started{}, exit(1),
-			restartRequested{reason: "why"}},
+		{"unhealthy in its restart delay", testRules, []event{opened{}, started{}, exit(1),
+			restartRequested{reason: "check", counted: true}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting"}, backoff, false},
 		{"reset in its restart delay", testRules, []event{opened{}, started{}, exit(1), resetRequested{"all"}, elapsed{}},
 			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Restart Signaled",
 				"Restarting"}, waiting, false},
 		{"reset in its shutdown delay", delayed, []event{opened{}, started{}, killRequested{}, resetRequested{"all"},
 			elapsed{}, exit(0)},
-			[]string{"Task Setup", "Started", "Killing", "Waiting for shutdown delay", "Terminated",
+			[]string{"Task Setup", "Started", "Waiting for shutdown delay", "Killing", "Terminated",
 				"Killed"}, dead, false},
+		{"ended in its shutdown delay", delayed, []event{opened{}, started{}, killRequested{}, exit(0)},
+			[]string{"Task Setup", "Started", "Waiting for shutdown delay", "Terminated", "Killed"}, dead, false},
+		{"hurried in its shutdown delay", delayed, []event{opened{}, started{}, killRequested{},
+			killRequested{mode: AtOnce}, exit(137)},
+			[]string{"Task Setup", "Started", "Waiting for shutdown delay", "Killing", "Terminated",
+				"Killed"}, dead, false},
+		{"restarted on request in its restart delay", once, []event{opened{}, started{}, exit(1),
+			restartRequested{reason: "why"}, started{}, elapsed{}},
+			[]string{"Task Setup", "Started", "Terminated", "Restarting", "Restart Signaled", "Restarting",
+				"Started"}, running, false},
 		{"reset after it was killed", testRules, []event{opened{}, started{}, killRequested{}, exit(130),
 			resetRequested{"all"}, opened{}},
 			[]string{"Task Setup", "Started", "Killing", "Terminated", "Killed"}, dead, false},
@@ -393,12 +413,14 @@ func TestKillModeInTheShutdownDelay(t *testing.T) {
 	r := testRules
 	r.shutdownDelay = time.Minute
 	for mode, want := range map[KillMode][]effect{
-		NoShutdownDelay: {disarm{}, stop{r.killSignal, r.killTimeout}},
-		AtOnce:          {disarm{}, stop{syscall.SIGKILL, 0}},
+		NoShutdownDelay: {emit{killingEvent(NoShutdownDelay, r.killTimeout)}, disarm{},
+			stop{r.killSignal, r.killTimeout}},
+		AtOnce: {emit{killingEvent(AtOnce, 0)}, disarm{}, stop{syscall.SIGKILL, 0}},
 	} {
 		m, _ := play(r, state{}, opened{}, started{}, killRequested{})
 		m, effects := r.next(m, killRequested{mode: mode})
-		if diff := cmp.Diff(want, effects, cmp.AllowUnexported(disarm{}, stop{})); diff != "" || m.phase != stopping {
+		if diff := cmp.Diff(want, effects, cmp.AllowUnexported(emit{}, disarm{}, stop{}),
+			cmpopts.IgnoreFields(api.TaskEvent{}, "Time")); diff != "" || m.phase != stopping {
 			t.Errorf("kill mode %v: phase %v, effects (-want +got):\n%s", mode, m.phase, diff)
 		}
 	}
