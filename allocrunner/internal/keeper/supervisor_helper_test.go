@@ -89,8 +89,8 @@ func newFreezer(t *testing.T) string {
 	mounts := must.Read(t, "/proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
 		if before, after, _ := strings.Cut(line, " - "); strings.HasPrefix(after, "cgroup2 ") {
-			dir := filepath.Join(strings.Fields(before)[4], "taskapi-test-freezer-"+strconv.Itoa(os.Getpid()))
-			if err := os.Mkdir(dir, 0o755); err != nil {
+			dir, err := os.MkdirTemp(strings.Fields(before)[4], "taskapi-test-freezer")
+			if err != nil {
 				t.Skip("no cgroup can be made here:", err)
 			}
 			t.Cleanup(func() {

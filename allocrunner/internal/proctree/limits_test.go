@@ -56,7 +56,7 @@ func limited(t *testing.T, bytes int64) *env {
 	if err := proctree.CanLimit(); err != nil {
 		t.Skip(err)
 	}
-	e := newTrees(t, proctree.Config{Name: "limits-" + filepath.Base(t.TempDir())})
+	e := newTrees(t, proctree.Config{Name: fmt.Sprintf("limits-%d", os.Getpid())})
 	e.limits = proctree.Limits{Memory: bytes, CPUShares: 100}
 	return e
 }
