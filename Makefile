@@ -35,12 +35,13 @@ examples:
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-server ./examples/server
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/demo-watcher ./examples/watcher
 
-# gotestsum runs go test, prints a failure when it happens, and lists at the end which tests were skipped, and why. It is built without cgo and with -trimpath, as all
-# programs that tests build: a new machine compiles the standard library twice and not three times, and a clone in another directory
-# finds what is compiled. The race detector needs cgo, so gcc. It allocates, so the tests of auth that count allocations run without
-# it, and so do the packages that read job files and the walk through all states of a task, which share nothing between goroutines.
-# go test gives a package ten minutes, which a busy machine takes. Four packages are tested at once, since many tests wait for
-# processes most of the time; those that take longest come first.
+# gotestsum runs go test, prints a failure when it happens, and lists at the end which tests were skipped, and why. It
+# is built without cgo and with -trimpath, as all programs that tests build: a new machine compiles the standard library
+# twice and not three times, and a clone in another directory finds what is compiled. The race detector needs cgo, so
+# gcc. It allocates, so the tests of auth that count allocations run without it, and so do the packages that read job
+# files and the walk through all states of a task, which share nothing between goroutines. go test gives a package ten
+# minutes, which a busy machine takes. Four packages are tested at once, since many tests wait for processes most of the
+# time; those that take longest come first.
 test:
 	CGO_ENABLED=0 $(GO) run -trimpath $(GOTESTSUM) --format pkgname-and-test-fails --raw-command -- \
 		env CGO_ENABLED=1 $(GO) test -json -race -timeout 25m -p 4 \
