@@ -41,7 +41,7 @@ type Spec struct {
 	Logs LogSpec
 
 	// OOMScoreAdj is added to the process's badness when the kernel looks for a victim, 0 to 1000; 0 leaves it as it
-	// is.
+	// is, unless it is negative.
 	OOMScoreAdj int
 
 	// NetBindService gives a process of a user other than root CAP_NET_BIND_SERVICE, as an ambient capability. The

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"math"
 	"os"
 	"runtime"
@@ -94,8 +95,8 @@ func newChild(p Program, conn *os.File) (*child, error) {
 		}
 		return l
 	}
-	if p.OOMScoreAdj != 0 {
-		digits := strconv.Itoa(p.OOMScoreAdj)
+	if score := p.OOMScoreAdj; score != 0 || isProtected() {
+		digits := strconv.Itoa(score)
 		c.oomFile, c.oomScoreAdj, c.oomLength = text("/proc/self/oom_score_adj"), text(digits), uintptr(len(digits))
 	}
 	c.procsFile = text("cgroup.procs")
@@ -109,6 +110,13 @@ func newChild(p Program, conn *os.File) (*child, error) {
 	argv := list(Name, " ", p.Path, p.Dir, p.Name)
 	c.explainer, c.explainerArgv, c.explainedErr, c.explainerEnvv = text(exe), &argv[0], argv[1], &list()[0]
 	return c, err
+}
+
+// isProtected reports whether the kernel's search for a victim spares this program, as a unit's OOMScoreAdjust= may have
+// it.
+func isProtected() bool {
+	score, _ := os.ReadFile("/proc/self/oom_score_adj")
+	return bytes.HasPrefix(score, []byte("-"))
 }
 
 // pidDigits is more than a process number has.
@@ -286,6 +294,9 @@ func (c *child) become() (at step, errno syscall.Errno) {
 	if errno != 0 {
 		return prepare, errno
 	}
+	// The program has a session keyring of its own: another user's could hold keys of whoever started this program. Where
+	// that is refused, so are keys.
+	_, _, _ = syscall.RawSyscall(syscall.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
 	if c.user != nil {
 		if c.netBind { // until the execution
 			_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0)
@@ -302,6 +313,8 @@ func (c *child) become() (at step, errno syscall.Errno) {
 			return changeUser, errno
 		}
 	}
+	// With an ambient capability of ours, such as CAP_SETUID, the program could become anybody.
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
 	if c.netBind { // the program runs also when that is refused: the execution takes all that is not ambient
 		_, _, _ = syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&c.capHeader)),
 			uintptr(unsafe.Pointer(&c.capabilities)), 0)

@@ -44,7 +44,7 @@ type Program struct {
 
 	Files       [3]*os.File // standard input, output and error; each has its own number, 0 to 2, or a greater one
 	TTY         bool        // Files[0] becomes its controlling terminal
-	OOMScoreAdj int         // 0: ours, as when the kernel refuses to lower it
+	OOMScoreAdj int         // 0: ours unless it is negative, as when the kernel refuses to lower it
 
 	// Listen are at most MaxListen sockets, which the program finds at descriptor 3 and up, and in blocking mode. The
 	// entry PIDEnv of Env gets the process's number.
