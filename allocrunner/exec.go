@@ -94,7 +94,7 @@ func (r *Runner) execTask(ctx context.Context, req interfaces.ExecRequest) (none
 	if err := t.AwaitRejoined(ctx); err != nil {
 		return none, err
 	}
-	start, given, ok := t.Launched()
+	start, given, ok := t.LaunchedBeside()
 	if phase := t.State().Phase; !ok || phase == lifecycle.Waiting || phase == lifecycle.Dead {
 		return none, interfaces.ErrTaskNotRunning
 	}

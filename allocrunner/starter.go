@@ -126,7 +126,7 @@ func (r *Runner) execCheck(ctx context.Context, task string, command []string) (
 	if t == nil {
 		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrTaskNotFound)
 	}
-	req, given, ok := t.Launched()
+	req, given, ok := t.LaunchedBeside()
 	run := t.Latest()
 	if !ok || run == nil {
 		return checks.ExecResult{}, fmt.Errorf("script check of task %q: %w", task, interfaces.ErrTaskNotRunning)

@@ -204,6 +204,13 @@ type TaskPoststartRequest struct {
 	Env   Env // of the task, as its process got it
 }
 
+// TaskBesideHook runs before each program that begins beside the task's process. BesideEnv returns the variables of the
+// hook's Prestart that have other values now.
+type TaskBesideHook interface {
+	TaskHook
+	BesideEnv() map[string]string
+}
+
 // TaskPreKillHook runs before the task is killed or restarted on request, before its shutdown delay.
 type TaskPreKillHook interface {
 	TaskHook

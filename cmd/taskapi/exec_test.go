@@ -31,6 +31,7 @@ job "demo" {
     task "server" {
       driver = "raw_exec"
       identity {
+        env  = true
         file = true
       }
       config {
@@ -85,6 +86,11 @@ func TestExecSDK(t *testing.T) {
 				`echo "$WHO"; pwd; echo no >&2; exit 7`)
 			if want := "the server\n" + r.allocDir("server") + "\n"; out != want || errs != "no\n" || code != 7 || err != nil {
 				t.Errorf("%q, %q, %d, %v", out, errs, code, err)
+			}
+			first, _, _, _ := sdkExec(t, client, "server", strings.NewReader(""), "sh", "-c", "echo $NOMAD_TOKEN")
+			second, _, _, _ := sdkExec(t, client, "server", strings.NewReader(""), "sh", "-c", "echo $NOMAD_TOKEN")
+			if len(second) < 100 || first == second {
+				t.Errorf("a command's token is the process's, which may have expired: %q, %q", first, second)
 			}
 			if out, _, code, err := sdkExec(t, client, "server", bytes.NewReader(input), "cat"); out != string(input) ||
 				code != 0 || err != nil {

@@ -134,6 +134,29 @@ func (t *Tokens) begin(host Host, get func(*state, time.Time) (string, error)) (
 	return env, nil
 }
 
+// Beside returns new tokens, under the names of the environment, for a program that begins beside the task's process.
+// Those of the process may have expired since its start. An identity that can't be signed now is left out.
+func (t *Tokens) Beside() map[string]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	env := map[string]string{}
+	if !t.active {
+		return env
+	}
+	now := t.manager.config.Now()
+	for _, s := range t.identities {
+		if !s.Env {
+			continue
+		}
+		if token, _, err := t.manager.sign(t.claims(s, now), now); err == nil {
+			env[variable(s.Name)] = token
+		} else {
+			t.logger.Warn("no new token for a program beside the task", "identity", s.Name, "error", err)
+		}
+	}
+	return env
+}
+
 // issueLocked issues an identity's token for a start. If it can't be written, as on a full disk, the file of an earlier
 // start is used while its token is good.
 func (t *Tokens) issueLocked(s *state, now time.Time) (string, error) {

@@ -3,6 +3,8 @@ package workload_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
@@ -457,6 +459,28 @@ func TestTokensBesideAResumedProcess(t *testing.T) {
 		r.run(time.Minute)
 		if !strings.Contains(log.String(), "it is refused until the task is restarted") {
 			t.Errorf("no warning: %s", &log)
+		}
+	})
+}
+
+// TestTokensBesideAnOldProcess are good when the process's own has expired.
+func TestTokensBesideAnOldProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRunner(t, io.Discard, &api.WorkloadIdentity{Name: "env", TTL: time.Hour, Env: true}).started()
+		r.run(90 * time.Minute)
+		for name, c := range map[string]struct {
+			token string
+			good  bool
+		}{
+			"its own": {r.env["NOMAD_TOKEN_env"], false},
+			"beside":  {r.tokens.Beside()["NOMAD_TOKEN_env"], true},
+		} {
+			var claims struct{ Exp int64 }
+			payload := must.Get(base64.RawURLEncoding.DecodeString(strings.Split(c.token, ".")[1]))(t)
+			must.OK(t, json.Unmarshal(payload, &claims))
+			if good := time.Now().Before(time.Unix(claims.Exp, 0)); good != c.good {
+				t.Errorf("%s: good is %v, want %v", name, good, c.good)
+			}
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"syscall"
@@ -230,7 +231,7 @@ func (r *Runner) Exec(ctx context.Context, command []string) (exitCode int, err 
 	if err := r.AwaitRejoined(ctx); err != nil {
 		return -1, err
 	}
-	req, given, ok := r.Launched()
+	req, given, ok := r.LaunchedBeside()
 	run := r.Latest()
 	if !ok || run == nil || !r.Running() {
 		return -1, interfaces.ErrTaskNotRunning
@@ -345,8 +346,27 @@ func (r *Runner) resumed() (*resumption, <-chan struct{}) {
 	return r.resumption, r.rejoined
 }
 
-// Launched returns the arguments of the task's latest start, without the allocation, for a program that runs beside the
-// process. ok is false before the first start.
+// LaunchedBeside is Launched for a program that begins now beside the process, with tokens that are good now.
+func (r *Runner) LaunchedBeside() (
+	req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse, ok bool,
+) {
+	req, given, ok = r.Launched()
+	if !ok {
+		return req, given, ok
+	}
+	now := *given
+	now.Env = maps.Clone(given.Env)
+	for h := range interfaces.Having[interfaces.TaskBesideHook](r.cfg.Hooks) {
+		for name, value := range h.BesideEnv() {
+			if _, has := now.Env[name]; has {
+				now.Env[name] = value
+			}
+		}
+	}
+	return req, &now, true
+}
+
+// Launched returns the arguments of the task's latest start, without the allocation. ok is false before the first start.
 func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -190,6 +190,7 @@ type taskHook struct {
 
 var (
 	_ interfaces.TaskPrestartHook = (*taskHook)(nil)
+	_ interfaces.TaskBesideHook   = (*taskHook)(nil)
 	_ interfaces.TaskStopHook     = (*taskHook)(nil)
 	_ interfaces.ShutdownHook     = (*taskHook)(nil)
 )
@@ -225,6 +226,9 @@ func (h *taskHook) Prestart(
 	env["NOMAD_UNIX_ADDR"] = "unix://" + addr
 	return &interfaces.TaskPrestartResponse{Env: env}, nil
 }
+
+// BesideEnv returns tokens for a program beside the task's process, which may outlive the tokens in its environment.
+func (h *taskHook) BesideEnv() map[string]string { return h.tokens.Beside() }
 
 // listen opens the task's socket unless it is open, and returns the path by which clients dial it.
 func (h *taskHook) listen(req *interfaces.TaskPrestartRequest) (string, error) {
