@@ -394,7 +394,7 @@ func TestAgentsSettingsFile(t *testing.T) {
 		}
 	}
 	kill(t, a.taskapiProcess)
-	next := startAgent(t, a.data, "--policy", "nomad")
+	next := startAgent(t, a.data, "--policy", "nomad", "-o", "allow_shared_user=true")
 	_, _, err := next.client().Jobs().Scale("pair", "g", new(4), "", false, nil, nil)
 	if answeredStatus(err) != http.StatusConflict || !strings.Contains(err.Error(), " a laxer setting policy ") {
 		t.Errorf("without the file: %v", err)

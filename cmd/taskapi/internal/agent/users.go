@@ -67,12 +67,35 @@ func (s Settings) CheckUsers(group *api.TaskGroup) error {
 		return fmt.Errorf("isolate_users is for root alone, and taskapi runs as uid %d: run it as root, or leave that out",
 			os.Geteuid())
 	}
-	if _, preset := auth.Preset(s.Policy); preset || s.Policy == "" || s.AllowSharedUser {
-		return nil // a preset protects nothing from these tasks, of which CheckOwnUser warns
+	if !s.policyCanBeBypassed() {
+		return nil
 	}
 	for _, f := range CheckOwnUser(group, isolated) {
 		return fmt.Errorf("a policy keeps nothing from tasks that can take the operator's token: %s: %s. "+
 			"The setting allow_shared_user takes the policy all the same", f.Where, f.Message)
 	}
 	return nil
+}
+
+// CheckAgentUsers returns an error for a policy that tasks of the agent's jobs could bypass, before there is a job.
+func (s Settings) CheckAgentUsers() error {
+	if s.IsolateUsers != "" || !s.policyCanBeBypassed() {
+		return nil
+	}
+	return errors.New("a policy keeps nothing from tasks that run as taskapi's own user and can take the operator's " +
+		"token: start the agent as root with --isolate-users. The setting allow_shared_user takes the policy all the same")
+}
+
+// policyCanBeBypassed reports whether a policy was chosen that tasks of this program's user can bypass. The preset
+// "local" is the default and promises nothing. An ordinary user, who can't run tasks as other users, may try a job under
+// the other preset.
+func (s Settings) policyCanBeBypassed() bool {
+	_, preset := auth.Preset(s.Policy)
+	switch {
+	case s.Policy == "", s.AllowSharedUser:
+		return false
+	case preset:
+		return s.Policy != "local" && os.Geteuid() == 0
+	}
+	return true
 }

@@ -3,6 +3,7 @@ package machine
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -111,7 +112,7 @@ func configOf(
 	if err != nil {
 		return c, err
 	}
-	if err := s.TryFiles(); err != nil {
+	if err := errors.Join(s.CheckAgentUsers(), s.TryFiles()); err != nil {
 		return c, base.Usage(err)
 	}
 	l, err := base.NewLayout(dataDir, w)
