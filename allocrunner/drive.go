@@ -145,6 +145,8 @@ func await(ctx context.Context, result <-chan error) error {
 func (r *Runner) drive(ctx context.Context) {
 	stop := ctx.Done()
 	var delay <-chan time.Time // the group's shutdown_delay
+	expiry := time.NewTimer(0)
+	defer expiry.Stop()
 	for {
 		s, effects := r.fsm.look(r.groupNow)
 		for _, effect := range effects {
@@ -157,8 +159,14 @@ func (r *Runner) drive(ctx context.Context) {
 		if s.phase == terminal || s.phase == detached {
 			return
 		}
+		expiry.Stop()
+		if left, ok := r.timeLeft(); ok && !s.stopped {
+			expiry.Reset(left)
+		}
 		select {
 		case <-r.fsm.changed:
+		case <-expiry.C:
+			r.requestStop(interfaces.StopRequest{Expired: true})
 		case <-delay:
 			r.fsm.handle(delayOver{})
 		case <-stop:
@@ -168,6 +176,17 @@ func (r *Runner) drive(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// timeLeft returns how long the allocation may still run. As in Nomad, max_run_duration counts from the creation, and
+// only in jobs that are to end.
+func (r *Runner) timeLeft() (left time.Duration, ok bool) {
+	alloc := r.Alloc()
+	switch longest := ptr.Deref(r.group().MaxRunDuration); ptr.Deref(alloc.Job.Type) {
+	case api.JobTypeBatch, api.JobTypeSysbatch:
+		return time.Until(time.Unix(0, alloc.CreateTime).Add(longest)), longest > 0
+	}
+	return 0, false
 }
 
 // groupNow returns how the group stands.
@@ -222,8 +241,8 @@ func (r *Runner) shutdownDelay() <-chan time.Time {
 	return time.After(d)
 }
 
-// killReason returns the event that says why a task is killed. It is nil for a stop, which only the event Killing
-// announces.
+// killReason returns the event that says why a task is killed. It is nil for a requested stop, which only the event
+// Killing announces.
 func (r *Runner) killReason(e lifecycle.Ending) *api.TaskEvent {
 	if r.cfg.Tenure != nil {
 		if end, _ := r.cfg.Tenure.Until(); end < 0 {
@@ -237,6 +256,10 @@ func (r *Runner) killReason(e lifecycle.Ending) *api.TaskEvent {
 		return taskrunner.SiblingFailedEvent(e.Task)
 	case lifecycle.MainTasksDead:
 		return taskrunner.MainTasksDeadEvent()
+	case lifecycle.Stopped:
+		if r.Alloc().DesiredDescription == interfaces.DescriptionExpired {
+			return taskrunner.ExpiredEvent()
+		}
 	}
 	return nil
 }

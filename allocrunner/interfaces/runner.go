@@ -59,6 +59,9 @@ type StopRequest struct {
 	// DesiredTransition shows it.
 	NoShutdownDelay bool
 
+	// Expired says that the group's max_run_duration is over.
+	Expired bool
+
 	// ReplacedBy is the version of the allocation that follows; nil for none. The function Replaced reports whether an
 	// allocation has one.
 	ReplacedBy *api.Allocation
@@ -67,6 +70,9 @@ type StopRequest struct {
 // descriptionReplaced is Nomad's DesiredDescription of an allocation that ends for a destructive update.
 const descriptionReplaced = "alloc is being updated due to job update"
 
+// DescriptionExpired is Nomad's description of an allocation whose max_run_duration is over.
+const DescriptionExpired = "allocation exceeded max_run_duration"
+
 // Apply writes the request into an allocation, and reports whether that has changed it. A NoShutdownDelay of an earlier
 // request stays.
 func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
@@ -74,6 +80,8 @@ func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 	a.DesiredStatus, a.DesiredDescription = api.AllocDesiredStatusStop, ""
 	if s.ReplacedBy != nil {
 		a.DesiredDescription = descriptionReplaced
+	} else if s.Expired {
+		a.DesiredDescription = DescriptionExpired
 	}
 	hurries := s.NoShutdownDelay && !a.DesiredTransition.ShouldIgnoreShutdownDelay()
 	if hurries {

@@ -151,6 +151,11 @@ func allocUnhealthyEvent(reason string) *api.TaskEvent {
 	return newEvent("Alloc Unhealthy", reason, map[string]string{"message": reason})
 }
 
+// ExpiredEvent returns the event of a kill because the group's max_run_duration is over.
+func ExpiredEvent() *api.TaskEvent {
+	return newEvent(api.TaskKilling, interfaces.DescriptionExpired, nil)
+}
+
 // TenureLostEvent returns the event of a kill because another machine runs the allocation.
 func TenureLostEvent() *api.TaskEvent {
 	why := interfaces.ErrTenureLost.Error()

@@ -42,7 +42,6 @@ var groupRows = []row[api.TaskGroup]{
 	{"disconnect", Warning, "there is no server to be disconnected from; nothing acts on the block", nil},
 	{"stop_after_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
 	{"max_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
-	{"max_run_duration", Warning, "nothing ends the allocation after that time", nil},
 	{"ephemeral_disk sticky", Warning,
 		"each allocation begins with an empty directory; nothing is taken over from an earlier one",
 		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && ptr.Deref(g.EphemeralDisk.Sticky) }},
@@ -149,6 +148,8 @@ var jobLimits = []limit[api.Job]{
 var groupLimits = []limit[api.TaskGroup]{
 	atLeast[api.TaskGroup]("count", 0),
 	atLeast[api.TaskGroup]("shutdown_delay", time.Duration(0)),
+	{"max_run_duration", "it must be more than 0s", nil,
+		func(g *api.TaskGroup) bool { return g.MaxRunDuration == nil || *g.MaxRunDuration > 0 }},
 }
 
 var networkLimits = []limit[api.NetworkResource]{
