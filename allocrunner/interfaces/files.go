@@ -74,7 +74,7 @@ type LogTimes interface {
 // Span is the part of a file to read.
 type Span struct {
 	Offset  int64 // bytes, from the beginning or back from the end; never negative
-	FromEnd bool
+	FromEnd bool  // of logs, with Offset 0: from the beginning of the latest file, as in Nomad
 	Limit   int64 // bytes; 0 for no limit. Not of logs
 
 	// File is the log file to begin in, as frames name it, and Offset is in that file. With both, a reader continues

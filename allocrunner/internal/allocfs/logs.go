@@ -100,7 +100,8 @@ type logFile struct {
 }
 
 // begin returns the file and the offset in it at which a span begins. An offset beyond the output means its end or,
-// from the end, its beginning.
+// from the end, its beginning. From the end without an offset, it is the beginning of the latest file: 'nomad alloc logs
+// -f' asks so for what there is.
 func begin(found []logFile, span interfaces.Span) (at int, offset int64) {
 	offset = span.Offset
 	if !span.FromEnd {
@@ -110,7 +111,11 @@ func begin(found []logFile, span interfaces.Span) (at int, offset int64) {
 		}
 		return at, min(offset, found[at].size)
 	}
-	for at = len(found) - 1; at > 0 && offset > found[at].size; at-- {
+	at = len(found) - 1
+	if offset == 0 {
+		return at, 0
+	}
+	for ; at > 0 && offset > found[at].size; at-- {
 		offset -= found[at].size
 	}
 	return at, max(found[at].size-offset, 0)
