@@ -123,8 +123,8 @@ func (k *Keyring) JWKS() []byte {
 }
 
 // OpenIDConfiguration returns the document of /.well-known/openid-configuration, with the members that OpenID Connect
-// Discovery 1.0 section 3 requires and Nomad answers. issuer is the iss of the tokens, and jwksURI the URL of the JWK
-// set.
+// Discovery 1.0 section 3 requires and Nomad answers, and the names of the claims. issuer is the iss of the tokens, and
+// jwksURI the URL of the JWK set.
 func OpenIDConfiguration(issuer, jwksURI string) []byte {
 	return mustEncode(struct {
 		Issuer        string   `json:"issuer"`
@@ -132,7 +132,8 @@ func OpenIDConfiguration(issuer, jwksURI string) []byte {
 		Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 		ResponseTypes []string `json:"response_types_supported"`
 		SubjectTypes  []string `json:"subject_types_supported"`
-	}{issuer, jwksURI, []string{eddsa.name}, []string{"code"}, []string{"public"}})
+		Claims        []string `json:"claims_supported"`
+	}{issuer, jwksURI, []string{eddsa.name}, []string{"code"}, []string{"public"}, claimNames()})
 }
 
 // mustEncode encodes a structure of strings, which can't fail.
