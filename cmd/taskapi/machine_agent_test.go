@@ -376,7 +376,7 @@ func TestAgentRefusesLaxerAllocations(t *testing.T) {
 func TestAgentsSettingsFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "taskapi.hcl")
-	must.OK(t, os.WriteFile(file, []byte("policy = \"nomad\"\n"), 0o600))
+	must.OK(t, os.WriteFile(file, []byte("policy            = \"nomad\"\nallow_shared_user = true\n"), 0o600))
 	a := startAgent(t, shortDir(t), "--config", file)
 	job := parsedJob(t, pairJob)
 	a.register(job)
