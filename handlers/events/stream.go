@@ -45,6 +45,11 @@ func (c Config) stream(_ context.Context, r *route.Request) (route.Answer, error
 	if err != nil {
 		return route.Answer{}, err
 	}
+	for topic := range want.topics {
+		if err := r.Need(neededFor(topic)); err != nil {
+			return route.Answer{}, err
+		}
+	}
 	want.caller = r.Principal
 	s := &eventWriter{Config: c, want: want}
 	if alloc, ok := r.Visible(); ok {
@@ -67,8 +72,22 @@ const allKeys = "*"
 // maxTopics bounds the topics of a subscription: Nomad has some twenty.
 const maxTopics = 64
 
-// subscriptionOf reads topic, index and namespace. Without a topic it selects all. A topic without events here is
-// silent, as in Nomad.
+// neededFor returns the capability without which a topic is refused. As in Nomad, the topics of a cluster's own objects,
+// and those that are unknown, are the operator's: for the operator they are silent. allKeys gives a caller the events
+// that it may see.
+func neededFor(topic api.Topic) auth.Capability {
+	switch topic {
+	case allKeys:
+		return auth.Authenticated
+	case api.TopicJob, api.TopicEvaluation, api.TopicDeployment, api.TopicAllocation, api.TopicService:
+		return auth.ReadJob
+	case api.TopicNode:
+		return auth.NodeRead
+	}
+	return auth.OperatorOnly
+}
+
+// subscriptionOf reads topic, index and namespace. Without a topic it selects all.
 func subscriptionOf(query url.Values) (want subscription, err error) {
 	if want.index, err = route.IndexOf(query); err != nil {
 		return want, err
