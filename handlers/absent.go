@@ -33,8 +33,8 @@ var absences = []absence{
 		"a workload identity or the operator's token says who calls, and a policy file " +
 		"(taskapi run --policy) what it may do", nil, []string{
 		"/v1/acl/policy/{name}", "/v1/acl/bootstrap", "/v1/acl/tokens", "/v1/acl/token", "/v1/acl/token/{name}",
-		"/v1/acl/token/onetime", "/v1/acl/token/onetime/exchange", "/v1/acl/roles", "/v1/acl/role", "/v1/acl/role/{name}",
-		"/v1/acl/role/name/{name}", "/v1/acl/auth-method", "/v1/acl/auth-method/{name}", "/v1/acl/binding-rules",
+		"/v1/acl/token/onetime", "/v1/acl/token/onetime/exchange", "/v1/acl/role", "/v1/acl/role/{name}",
+		"/v1/acl/role/name/{name}", "/v1/acl/auth-method", "/v1/acl/auth-method/{name}",
 		"/v1/acl/binding-rule", "/v1/acl/binding-rule/{name}", "/v1/acl/oidc/auth-url", "/v1/acl/oidc/complete-auth",
 		"/v1/acl/login",
 		"/v1/acl/identity/client-introduction-token",
@@ -63,8 +63,9 @@ var absences = []absence{
 		},
 	},
 	{"there is one node pool, default, with the one machine", puts, []string{"/v1/node/pools"}},
+	{"there is one node pool, default, with the one machine", changes, []string{"/v1/node/pool/{pool}"}},
 	{"there is one node pool, default, with the one machine", nil, []string{
-		"/v1/node/pool/{name}", "/v1/node/pool/{name}/nodes", "/v1/node/pool/{name}/jobs",
+		"/v1/node/pool/{pool}/nodes", "/v1/node/pool/{pool}/jobs",
 	}},
 	{"there is no autoscaler", nil, []string{"/v1/scaling/policy/{name}"}},
 	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{
@@ -80,7 +81,7 @@ var absences = []absence{
 	{noVolumes, puts, []string{"/v1/volumes"}},
 	{noVolumes, nil, []string{
 		"/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volume/csi/*", "/v1/plugin/csi/{name}", "/v1/volume/host/*",
-		"/v1/volumes/claims", "/v1/volumes/claim/{name}",
+		"/v1/volumes/claim/{name}",
 	}},
 	{"this is a feature of Nomad Enterprise", nil, []string{
 		"/v1/operator/license", "/v1/quotas", "/v1/quota-usages", "/v1/quota", "/v1/quota/{name}", "/v1/quota/usage/{name}",
@@ -97,8 +98,11 @@ func absentRoutes() []route.Route {
 	for _, none := range [][2]string{
 		{"/v1/acl/policies", "Lists none: a policy file of taskapi says what a token may do."},
 		{"/v1/acl/auth-methods", "Lists none."},
+		{"/v1/acl/roles", "Lists none."},
+		{"/v1/acl/binding-rules", "Lists none."},
 		{"/v1/scaling/policies", "Lists none: nothing is scaled."},
 		{"/v1/volumes", "Lists none."},
+		{"/v1/volumes/claims", "Lists none."},
 		{"/v1/plugins", "Lists none."},
 	} {
 		rows = append(rows, route.Read(none[0], auth.ReadJob, route.Constant([]any{}), none[1]))

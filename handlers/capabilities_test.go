@@ -32,7 +32,8 @@ var opens = map[string][]string{
 		"GET /v1/namespace/{namespace}", "GET /v1/evaluations", "GET /v1/evaluations/count",
 		"GET /v1/evaluation/{eval}", "GET /v1/evaluation/{eval}/allocations", "GET /v1/event/stream",
 		"GET /v1/acl/policies", "GET /v1/acl/auth-methods", "GET /v1/scaling/policies", "GET /v1/volumes", "GET /v1/plugins",
-		"GET /v1/node/pools",
+		"GET /v1/acl/roles", "GET /v1/acl/binding-rules", "GET /v1/volumes/claims",
+		"GET /v1/node/pools", "GET /v1/node/pool/{pool}",
 	},
 	"read-logs": {
 		"GET /v1/client/fs/logs/{alloc}",

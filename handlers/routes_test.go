@@ -29,7 +29,7 @@ var methods = []string{
 // target returns a path of the route for the allocation.
 func target(entry route.Route, alloc string) string {
 	path := strings.NewReplacer("{alloc}", alloc, "{job}", "demo", "{eval}", anyEval, "{node}", anyNode, "{namespace}",
-		"default", "{deployment}", otherID, "{name}", "x", "{id}", "x", "*", "x/y").
+		"default", "{deployment}", otherID, "{pool}", "default", "{name}", "x", "{id}", "x", "*", "x/y").
 		Replace(entry.Pattern)
 	if entry.Pattern == "/v1/var/*" { // one that a task may read
 		return "/v1/var/nomad/jobs/demo"

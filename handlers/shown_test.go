@@ -130,7 +130,7 @@ func TestNoSecretOfAnotherTask(t *testing.T) {
 		}
 		target := strings.NewReplacer(
 			"{alloc}", allocID, "{job}", "demo", "{node}", otherID, "{eval}", anyEval, "{namespace}", "default", "{name}", "x",
-			"{deployment}", otherID, "*", "nomad/jobs/demo",
+			"{deployment}", otherID, "{pool}", "default", "*", "nomad/jobs/demo",
 		).Replace(entry.Pattern) + "?resources=true&meta=true&diffs=true"
 		got := readSome(t, s, entry, target, goodToken)
 		for _, secret := range []string{"hunter2-db", "hunter2-elsewhere", "hunter2-group"} {

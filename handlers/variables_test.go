@@ -239,10 +239,16 @@ func listedPaths(t *testing.T, got reply) string {
 func TestLocksAreTheOperatorsToSee(t *testing.T) {
 	kept := newFakeVariables("nomad/jobs/demo")
 	s := newServer(t, newAlloc(t), withVariables(kept))
-	operator := s.sdk(t, operator).Variables()
+	token := operator
+	operator := s.sdk(t, token).Variables()
 	v := api.NewVariable("nomad/jobs/demo")
 	if v, _, err := operator.AcquireLock(v, nil); err != nil || v.LockID() != "lock" {
 		t.Fatalf("acquire: %+v, %v", v, err)
+	}
+	// Every refused write has an index, as in Nomad: 0 where the variable is not shown.
+	got := s.do(t, "PUT", "/v1/var/nomad/jobs/demo?lock-acquire", token, `{}`)
+	if got.Status != 409 || got.Header.Get("X-Nomad-Index") != "0" {
+		t.Errorf("locked: %d %q, index %q", got.Status, got.Body, got.Header.Get("X-Nomad-Index"))
 	}
 	for path, want := range map[string]string{"/v1/var/nomad/jobs/demo": "a task", "/v1/vars": "a task's list",
 		"/v1/vars?filter=Lock.ID==%22lock%22": "a filter"} {

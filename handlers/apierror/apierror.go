@@ -77,6 +77,7 @@ var (
 	NoSubmission    = kind(http.StatusNotFound, "job source not found") // of a version of a job
 	NoDeployment    = kind(http.StatusNotFound, "deployment not found")
 	NoNode          = kind(http.StatusNotFound, "node not found")
+	NoPool          = kind(http.StatusNotFound, "node pool not found")
 	NoServer        = kind(http.StatusNotFound, "unknown Nomad server %s")
 	NoNamespace     = kind(http.StatusNotFound, "Namespace not found")
 	NoEval          = kind(http.StatusNotFound, "eval not found")
@@ -141,7 +142,7 @@ func (k Kind) Words() string { return cmp.Or(k.words, "internal error") }
 // Waitable reports whether the Kind says that an object is missing for which a client of Nomad's servers can wait.
 func (k Kind) Waitable() bool {
 	switch k {
-	case NoAlloc, NoAllocation, NoJob, NoVersions, NoSubmission, NoDeployment, NoNode, NoNamespace, NoEval:
+	case NoAlloc, NoAllocation, NoJob, NoVersions, NoSubmission, NoDeployment, NoNode, NoPool, NoNamespace, NoEval:
 		return true
 	}
 	return false

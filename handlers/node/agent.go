@@ -97,6 +97,7 @@ func Routes(c Config) []route.Route {
 		route.Read("/v1/node/{node}/allocations", auth.NodeRead, h.fleet(h.own(h.allocations), h.otherAllocations),
 			"Lists the caller's allocation, or those of another machine."),
 		route.Read("/v1/node/pools", auth.ReadJob, route.Constant(pools), "Lists the pool of this machine, default."),
+		route.Read("/v1/node/pool/{pool}", auth.ReadJob, pool, "Returns the pool of this machine, default."),
 		route.Read("/v1/client/metadata", auth.NodeRead, h.metadata, "Returns this machine's metadata.").
 			Given(c.Machine != nil, apierror.NoRoute),
 		route.Write("/v1/client/metadata", auth.NodeWrite, route.Decoded(false, h.setMetadata),

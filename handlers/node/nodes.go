@@ -173,6 +173,14 @@ var pools = []wirePool{{wirePoolFields: wirePoolFields{
 	Name: wire.NodePool, Description: "Default node pool", CreateIndex: 1, ModifyIndex: 1,
 }}}
 
+// pool answers GET /v1/node/pool/:name. Errors: NoPool.
+func pool(_ context.Context, r *route.Request) (route.Answer, error) {
+	if r.Param("pool") != wire.NodePool {
+		return route.Answer{}, apierror.New(apierror.NoPool)
+	}
+	return route.Respond(pools[0])
+}
+
 // wirePool has a number for a duration, which the SDK would write in words.
 type wirePool struct {
 	wirePoolFields

@@ -119,7 +119,7 @@ func (a Answer) write(w http.ResponseWriter, status int) {
 		}
 		header["Content-Length"] = a.Body.length
 	}
-	if a.Index != 0 {
+	if a.Index != 0 || status == http.StatusConflict { // 0 for a variable that is not there, or is not shown
 		header["X-Nomad-Index"] = []string{strconv.FormatUint(a.Index, 10)}
 	}
 	if a.read && a.Index != 0 {
