@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 // deadline is when a test gives up on something that should have happened long before.
-const deadline = 2 * time.Minute
+var deadline = polltest.Deadline()
 
 // shell returns a task that runs a script; edits change it.
 func shell(name, script string, edits ...func(*api.Task)) *api.Task {

@@ -23,7 +23,7 @@ import (
 var whole = flag.Bool("release", false, "build whole releases, twice, and run the container image")
 
 // deadline is far longer than any step takes.
-const deadline = 3 * time.Minute
+var deadline = polltest.Deadline()
 
 // command returns the command of a process that ends with the test.
 func command(t *testing.T, name string, args ...string) *exec.Cmd {

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -24,6 +23,7 @@ import (
 	"taskapi/allocrunner/artifacts/fetch"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 	"taskapi/internal/proc"
 )
 
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // deadline is for what takes milliseconds, and seconds on a busy machine.
-const deadline = 2 * time.Minute
+var deadline = polltest.Deadline()
 
 // environment has the variable X.
 type environment string

@@ -26,10 +26,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what has to happen. It is no promise. A real agent looks once a minute or two
-// at what others have changed.
-const patience = 4 * time.Minute
-
 // environment is an agent, one of its own for each test or the one of CONSUL_HTTP_ADDR, behind a proxy that can take it
 // away.
 type environment struct {

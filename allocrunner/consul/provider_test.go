@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/consul/consultest"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // TestRegistration has all that Nomad's has, and a mark.
@@ -344,7 +345,7 @@ func TestAgentHangs(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(patience):
+	case <-time.After(polltest.Deadline()):
 		t.Fatal("a stop waits for an agent that does not answer")
 	}
 	e.proxy.Back()

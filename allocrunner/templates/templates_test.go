@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 }
 
 // deadline is for what takes milliseconds, and seconds on a busy machine.
-const deadline = 2 * time.Minute
+var deadline = polltest.Deadline()
 
 // plain seals nothing.
 type plain struct{}

@@ -22,10 +22,11 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // deadline is when a test gives up on something that should have happened long before.
-const deadline = 2 * time.Minute
+var deadline = polltest.Deadline()
 
 const testAllocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
 

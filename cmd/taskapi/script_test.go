@@ -29,9 +29,6 @@ import (
 	"taskapi/socket"
 )
 
-// scriptDeadline is when a script gives up on something that should have happened long before.
-const scriptDeadline = 2 * time.Minute
-
 // TestScripts runs the program as people do: testdata/script/*.txtar, with the commands below besides testscript's own.
 //
 //	exits CODE PROGRAM ARG...              run a program and require its exit code
@@ -227,7 +224,7 @@ func ends(ts *testscript.TestScript, neg bool, args []string) {
 	p := named(ts, args[0])
 	select {
 	case <-p.done:
-	case <-time.After(scriptDeadline):
+	case <-time.After(polltest.Deadline()):
 		ts.Fatalf("%s does not end; it has printed:\n%s", args[0], ts.ReadFile(args[0]+".out"))
 	}
 	if code := p.cmd.ProcessState.ExitCode(); code != number(ts, args[1]) {
@@ -299,7 +296,7 @@ func ask(ts *testscript.TestScript, args []string) error {
 		return err
 	}
 	req.Header.Set("X-Nomad-Token", string(token))
-	resp, err := (&http.Client{Transport: transport, Timeout: scriptDeadline}).Do(req)
+	resp, err := (&http.Client{Transport: transport, Timeout: polltest.Deadline()}).Do(req)
 	if err != nil {
 		return err
 	}

@@ -1,18 +1,39 @@
-// Package polltest waits for what tells a test nothing when it changes: another process's files, or a counter. Only
-// tests may import it.
+// Package polltest waits for what tells a test nothing when it changes: another process's files, or a counter. It says
+// how long a test waits at most. Only tests may import it.
 package polltest
 
-import "time"
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+)
 
-// deadline is for what takes milliseconds, and seconds on a busy machine.
-const deadline = 4 * time.Minute
+// shortest is for what takes milliseconds on a machine that has time.
+const shortest = 4 * time.Minute
 
-// Until looks again and again until a condition holds, after pauses that grow to 20 milliseconds. It returns false at
-// the deadline.
+// Deadline returns how long a test waits before it gives up: four minutes, and on a busy machine as many times as long as
+// there are processes that want each CPU. It is no promise of the program's.
+func Deadline() time.Duration {
+	loads, _ := os.ReadFile("/proc/loadavg") // without it, the machine is taken for idle
+	return deadline(string(loads), runtime.NumCPU())
+}
+
+func deadline(loads string, cpus int) time.Duration {
+	var minute float64
+	_, _ = fmt.Sscan(loads, &minute) // stays 0
+	return time.Duration(float64(shortest) * max(1, minute/float64(cpus)))
+}
+
+// Until looks again and again until a condition holds, after pauses that grow to 20 milliseconds. It returns false after
+// the Deadline, which grows with the load while it waits.
 func Until(holds func() bool) bool {
-	give := time.Now().Add(deadline)
+	began, next, most := time.Now(), time.Now(), time.Duration(0)
 	for pause := time.Millisecond; !holds(); pause = min(2*pause, 20*time.Millisecond) {
-		if time.Now().After(give) {
+		if now := time.Now(); now.After(next) {
+			next, most = now.Add(time.Second), max(most, Deadline())
+		}
+		if time.Since(began) > most {
 			return false
 		}
 		time.Sleep(pause)

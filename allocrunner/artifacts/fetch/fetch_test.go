@@ -33,6 +33,7 @@ import (
 
 	"taskapi/allocrunner/artifacts/fetch"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 	"taskapi/internal/proc"
 )
 
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 }
 
 // deadline is for what takes milliseconds, and seconds on a busy machine.
-const deadline = 2 * time.Minute
+var deadline = polltest.Deadline()
 
 // place is where artifacts are fetched to.
 type place struct {

@@ -61,6 +61,7 @@ var unmarked = map[string]struct {
 // TestUnmarkedProcessesOfALostKeeper are found by what is known of its tasks' root processes, by the next keeper and by
 // the client.
 func TestUnmarkedProcessesOfALostKeeper(t *testing.T) {
+	proctest.NeedProc(t, os.Geteuid())
 	for name, tc := range unmarked {
 		for _, by := range []string{"the next", "its client", "its client without a record"} {
 			if by == "its client without a record" && !tc.first {
@@ -116,6 +117,7 @@ func TestAsAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("takes root to be somebody else")
 	}
+	proctest.NeedProc(t, 65534)
 	dir := t.TempDir()
 	for path := dir; path != os.TempDir() && path != "/"; path = filepath.Dir(path) {
 		must.OK(t, os.Chmod(path, 0o777))

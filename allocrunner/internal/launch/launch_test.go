@@ -460,6 +460,7 @@ func TestErrors(t *testing.T) {
 // TestAHang is one of the process alone. Meanwhile the task's user can't get at it, though it is that user's already:
 // what it was given, as tokens in the environment, is its own. It can be given up, and killed.
 func TestAHang(t *testing.T) {
+	proctest.NeedProc(t, os.Geteuid())
 	program := filepath.Join(openDir(t), "program")
 	must.Program(t, program, []byte("#!/bin/sh\n"))
 	f := must.Get(os.Open(program))(t)
@@ -516,6 +517,7 @@ func TestAHang(t *testing.T) {
 // user, for it has the memory of the program that has forked it.
 func TestAHangWithoutRoot(t *testing.T) {
 	proctest.NeedRoot(t) // to become another user
+	proctest.NeedProc(t, 65534)
 	dir := openDir(t)
 	cmd := exec.Command("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", copyOfThis(t, dir),
 		"-test.run", "^TestAHang$", "-test.v")

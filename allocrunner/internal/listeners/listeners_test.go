@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,8 +16,6 @@ import (
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
-
-const patience = time.Minute
 
 func newSet(t *testing.T) *listeners.Set {
 	t.Helper()
@@ -57,7 +54,7 @@ func refused(t *testing.T, l drivers.Listener) bool {
 func accepts(t *testing.T, f *os.File) bool {
 	t.Helper()
 	poll := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}
-	n, _ := unix.Poll(poll, int(patience.Milliseconds()))
+	n, _ := unix.Poll(poll, int(polltest.Deadline().Milliseconds()))
 	if n != 1 || poll[0].Revents != unix.POLLIN {
 		return false
 	}
@@ -176,7 +173,7 @@ func TestShutDownUDP(t *testing.T) {
 		t.Errorf("without a datagram there is something to read: %x, %v", poll[0].Revents, err)
 	}
 	must.Get(conn.Write([]byte("hello")))(t)
-	if n, err := unix.Poll(poll, int(patience.Milliseconds())); n != 1 || err != nil {
+	if n, err := unix.Poll(poll, int(polltest.Deadline().Milliseconds())); n != 1 || err != nil {
 		t.Errorf("no datagram comes: %v", err)
 	}
 	if p, err := net.ListenPacket("udp", address(l)); err == nil {

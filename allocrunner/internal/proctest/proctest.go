@@ -19,6 +19,7 @@ import (
 
 	"taskapi/allocrunner/drivers"
 	"taskapi/internal/must"
+	"taskapi/internal/proc"
 )
 
 // NeedRoot skips a test that becomes, or gives files to, another user.
@@ -97,4 +98,16 @@ func Latest(tb testing.TB, s interface {
 		}
 	}
 	return drivers.ProcessID{Task: task}
+}
+
+// NeedProc skips a test that looks at a user's processes where /proc hides them: with hidepid it hides from a user, root
+// excepted, its own processes that are not dumpable.
+func NeedProc(t testing.TB, uid int) {
+	t.Helper()
+	for _, m := range proc.Mounts() {
+		hides := strings.Contains(m.Options, "hidepid=") && !strings.Contains(m.Options, "hidepid=off")
+		if uid != 0 && m.Dir == "/proc" && hides {
+			t.Skip("/proc is mounted with hidepid, so a user can't see all processes of its own: " + m.Options)
+		}
+	}
 }

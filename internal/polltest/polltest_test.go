@@ -1,0 +1,20 @@
+package polltest
+
+import (
+	"testing"
+	"time"
+)
+
+// TestDeadline grows with the processes that want each CPU.
+func TestDeadline(t *testing.T) {
+	for loads, want := range map[string]time.Duration{
+		"":                            shortest,
+		"0.20 0.06 0.36 1/200 4711\n": shortest,
+		"2.00 0.06 0.36 1/200 4711\n": shortest,
+		"9.00 0.06 0.36 1/200 4711\n": 9 * shortest / 2,
+	} {
+		if got := deadline(loads, 2); got != want {
+			t.Errorf("%q: %v, want %v", loads, got, want)
+		}
+	}
+}
