@@ -14,6 +14,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"reflect"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
@@ -105,14 +106,15 @@ func (h *Hook) Prestart(
 }
 
 // managerOf returns the manager of the task's templates. A manager lives through restarts of the task, unless a restart
-// is to render the templates again or the job gives the task another environment.
+// is to render the templates again or the job gives the task another environment or other templates.
 func (h *Hook) managerOf(req *interfaces.TaskPrestartRequest) (*manager, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if m := h.manager; m != nil {
 		policy := req.Task.RestartPolicy
 		again := m.isRendered() && policy != nil && ptr.Deref(policy.RenderTemplates)
-		if !again && maps.Equal(m.req.Task.Env, req.Task.Env) {
+		if !again && maps.Equal(m.req.Task.Env, req.Task.Env) &&
+			reflect.DeepEqual(m.req.Task.Templates, req.Task.Templates) {
 			return m, nil
 		}
 		m.stop(context.Background())

@@ -305,3 +305,29 @@ func TestDefaultsAreNoChanges(t *testing.T) {
 		t.Errorf("an identity with another audience: %v", got)
 	}
 }
+
+// TestTemplates: a task that has templates in both versions needs a new process alone; the hook of its templates is made
+// with the allocation, for a task that has any.
+func TestTemplates(t *testing.T) {
+	with := func(texts ...string) *api.Job {
+		task := &api.Task{Name: "t"}
+		for _, text := range texts {
+			task.Templates = append(task.Templates, &api.Template{EmbeddedTmpl: &text})
+		}
+		return &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{task}}}}
+	}
+	for _, c := range []struct {
+		old, new *api.Job
+		task     string
+	}{
+		{with("a"), with("b"), "t"},
+		{with("a"), with("a", "b"), "t"},
+		{with(), with("a"), ""},
+		{with("a"), with(), ""},
+	} {
+		changes := jobdiff.Changes(c.old, c.new, "g")
+		if len(changes) == 0 || changes[0].InPlace || changes[0].Task != c.task {
+			t.Errorf("%+v, want a change that needs a process of %q", changes, c.task)
+		}
+	}
+}
