@@ -88,14 +88,17 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	return awaitStarted(ctx, f, before, tasks)
 }
 
-// awaitStarted prints events until each of the tasks has started since before, and is ready, or has ended for good.
+// awaitStarted prints events until each of the tasks has started since before, and is ready or has ended, or until the
+// allocation has ended. Errors: a task or the allocation has failed.
 func awaitStarted(ctx context.Context, f *follow.Follower, before *api.Allocation, tasks []string) error {
 	f.Until = func(now *api.Allocation) bool {
 		return !slices.ContainsFunc(tasks, func(task string) bool {
 			was, is := before.TaskStates[task], now.TaskStates[task]
+			if was == nil || is == nil || is.Failed {
+				return false
+			}
 			ready, _ := readiness.Shown(is)
-			return was != nil && is != nil && is.State != "dead" &&
-				(is.State != "running" || is.StartedAt.Equal(was.StartedAt) || !ready)
+			return is.StartedAt.Equal(was.StartedAt) || is.State == "pending" || is.State == "running" && !ready
 		})
 	}
 	alloc, err := f.Follow(ctx)
@@ -109,6 +112,9 @@ func awaitStarted(ctx context.Context, f *follow.Follower, before *api.Allocatio
 		if state := alloc.TaskStates[task]; state != nil && state.Failed {
 			return fmt.Errorf("task %q of allocation %s has failed", task, f.ID)
 		}
+	}
+	if alloc.ClientStatus == api.AllocClientStatusFailed {
+		return fmt.Errorf("allocation %s has failed", f.ID)
 	}
 	return nil
 }
