@@ -16,7 +16,8 @@ import (
 	"taskapi/internal/must"
 )
 
-// inheritJob has a task that says what it has inherited, and one of our user, whom the kernel leaves ambient capabilities.
+// inheritJob has a task that says what it has inherited, and one of our user, whom the kernel leaves ambient
+// capabilities.
 const inheritJob = `
 job "inherit" {
   type = "batch"

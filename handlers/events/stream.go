@@ -72,9 +72,9 @@ const allKeys = "*"
 // maxTopics bounds the topics of a subscription: Nomad has some twenty.
 const maxTopics = 64
 
-// neededFor returns the capability without which a topic is refused. As in Nomad, the topics of a cluster's own objects,
-// and those that are unknown, are the operator's: for the operator they are silent. allKeys gives a caller the events
-// that it may see.
+// neededFor returns the capability without which a topic is refused. As in Nomad, the topics of a cluster's own
+// objects, and those that are unknown, are the operator's: for the operator they are silent. allKeys gives a caller the
+// events that it may see.
 func neededFor(topic api.Topic) auth.Capability {
 	switch topic {
 	case allKeys:

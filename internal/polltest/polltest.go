@@ -12,8 +12,8 @@ import (
 // shortest is for what takes milliseconds on a machine that has time.
 const shortest = 4 * time.Minute
 
-// Deadline returns how long a test waits before it gives up: four minutes, and on a busy machine as many times as long as
-// there are processes that want each CPU. It is no promise of the program's.
+// Deadline returns how long a test waits before it gives up: four minutes, and on a busy machine as many times as long
+// as there are processes that want each CPU. It is no promise of the program's.
 func Deadline() time.Duration {
 	loads, _ := os.ReadFile("/proc/loadavg") // without it, the machine is taken for idle
 	return deadline(string(loads), runtime.NumCPU())
@@ -25,8 +25,8 @@ func deadline(loads string, cpus int) time.Duration {
 	return time.Duration(float64(shortest) * max(1, minute/float64(cpus)))
 }
 
-// Until looks again and again until a condition holds, after pauses that grow to 20 milliseconds. It returns false after
-// the Deadline, which grows with the load while it waits.
+// Until looks again and again until a condition holds, after pauses that grow to 20 milliseconds. It returns false
+// after the Deadline, which grows with the load while it waits.
 func Until(holds func() bool) bool {
 	began, next, most := time.Now(), time.Now(), time.Duration(0)
 	for pause := time.Millisecond; !holds(); pause = min(2*pause, 20*time.Millisecond) {

@@ -100,8 +100,8 @@ type logFile struct {
 }
 
 // begin returns the file and the offset in it at which a span begins. An offset beyond the output means its end or,
-// from the end, its beginning. From the end without an offset, it is the beginning of the latest file: 'nomad alloc logs
-// -f' asks so for what there is.
+// from the end, its beginning. From the end without an offset, it is the beginning of the latest file: 'nomad alloc
+// logs -f' asks so for what there is.
 func begin(found []logFile, span interfaces.Span) (at int, offset int64) {
 	offset = span.Offset
 	if !span.FromEnd {

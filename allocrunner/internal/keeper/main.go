@@ -110,7 +110,8 @@ func begin(logger *slog.Logger, shorten drivers.Shorten) (*server, net.Listener,
 		dir: dir, idle: set.Idle, tied: set.Tied, logger: logger, self: self,
 		previous: readPreviousExits(set.Dir, time.Now()),
 		local: processes.New(processes.Config{
-			Logger: logger, Dir: set.Dir, Shorten: shorten, Config: proctree.Config{NoCgroup: set.NoCgroup, Name: digest(set.Dir)},
+			Logger: logger, Dir: set.Dir, Shorten: shorten,
+			Config: proctree.Config{NoCgroup: set.NoCgroup, Name: digest(set.Dir)},
 		}),
 		changed: wake.New(), closed: make(chan struct{}),
 	}

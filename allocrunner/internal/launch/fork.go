@@ -112,8 +112,8 @@ func newChild(p Program, conn *os.File) (*child, error) {
 	return c, err
 }
 
-// isProtected reports whether the kernel's search for a victim spares this program, as a unit's OOMScoreAdjust= may have
-// it.
+// isProtected reports whether the kernel's search for a victim spares this program, as a unit's OOMScoreAdjust= may
+// have it.
 func isProtected() bool {
 	score, _ := os.ReadFile("/proc/self/oom_score_adj")
 	return bytes.HasPrefix(score, []byte("-"))

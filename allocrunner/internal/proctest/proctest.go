@@ -100,8 +100,8 @@ func Latest(tb testing.TB, s interface {
 	return drivers.ProcessID{Task: task}
 }
 
-// NeedProc skips a test that looks at a user's processes where /proc hides them: with hidepid it hides from a user, root
-// excepted, its own processes that are not dumpable.
+// NeedProc skips a test that looks at a user's processes where /proc hides them: with hidepid it hides from a user,
+// root excepted, its own processes that are not dumpable.
 func NeedProc(t testing.TB, uid int) {
 	t.Helper()
 	for _, m := range proc.Mounts() {

@@ -366,7 +366,8 @@ func (r *Runner) LaunchedBeside() (
 	return req, &now, true
 }
 
-// Launched returns the arguments of the task's latest start, without the allocation. ok is false before the first start.
+// Launched returns the arguments of the task's latest start, without the allocation. ok is false before the first
+// start.
 func (r *Runner) Launched() (req *interfaces.TaskPrestartRequest, given *interfaces.TaskPrestartResponse, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

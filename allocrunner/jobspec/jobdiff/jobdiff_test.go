@@ -306,8 +306,8 @@ func TestDefaultsAreNoChanges(t *testing.T) {
 	}
 }
 
-// TestTemplates: a task that has templates in both versions needs a new process alone; the hook of its templates is made
-// with the allocation, for a task that has any.
+// TestTemplates: a task that has templates in both versions needs a new process alone; the hook of its templates is
+// made with the allocation, for a task that has any.
 func TestTemplates(t *testing.T) {
 	with := func(texts ...string) *api.Job {
 		task := &api.Task{Name: "t"}

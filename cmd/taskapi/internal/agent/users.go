@@ -87,8 +87,8 @@ func (s Settings) CheckAgentUsers() error {
 }
 
 // policyCanBeBypassed reports whether a policy was chosen that tasks of this program's user can bypass. The preset
-// "local" is the default and promises nothing. An ordinary user, who can't run tasks as other users, may try a job under
-// the other preset.
+// "local" is the default and promises nothing. An ordinary user, who can't run tasks as other users, may try a job
+// under the other preset.
 func (s Settings) policyCanBeBypassed() bool {
 	_, preset := auth.Preset(s.Policy)
 	switch {
