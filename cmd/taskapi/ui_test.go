@@ -518,7 +518,7 @@ func TestUIDocs(t *testing.T) {
 
 // hostileNames are those of a job that a user has from elsewhere.
 const hostileNames = `
-job "<svg onload=alert(1)>" {
+job "<u>alert(1)" {
   type = "batch"
   group "g'\"><img src=x onerror=alert(2)>" {
     task "t'\"><img src=x onerror=alert(3)>&task=%3Cb%3E #?;" {
@@ -541,7 +541,7 @@ func TestUIHostileNames(t *testing.T) {
 	r.eventually("running", func() bool { return p.shows("/alloc/"+testAllocID, "/restart?task=") })
 	text := p.get("/alloc/" + testAllocID)
 	for _, page := range []string{p.get("/"), text} {
-		if strings.Contains(page, "<img") || strings.Contains(page, "<svg onload") || strings.Contains(page, `'">`) {
+		if strings.Contains(page, "<img") || strings.Contains(page, "<u>alert") || strings.Contains(page, `'">`) {
 			t.Errorf("a name is more than text:\n%s", page)
 		}
 	}

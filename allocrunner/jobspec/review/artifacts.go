@@ -19,6 +19,11 @@ var artifactLimits = []limit[api.TaskArtifact]{
 	{"artifact destination", "it must be in the task's directory, to which it is relative, or in alloc/, and not be " +
 		"taskapi's own secrets/api.sock", nil,
 		func(a *api.TaskArtifact) bool { return isPlace(ptr.Deref(a.RelativeDest)) }},
+	{"artifact options", "a checksum must not be empty", nil,
+		func(a *api.TaskArtifact) bool {
+			sum, ok := a.GetterOptions["checksum"]
+			return !ok || strings.TrimSpace(sum) != ""
+		}},
 }
 
 // isPlace reports whether an artifact may be fetched to a path. What a reference stands for is known only later.

@@ -112,4 +112,7 @@ func (r *reviewer) checkJobName() {
 		}
 	}
 	r.checkName("job", name)
+	if strings.Contains(name, " ") {
+		r.refuse("job name", "the ID %q has a space in it, which Nomad takes in no job's ID; use another character", name)
+	}
 }

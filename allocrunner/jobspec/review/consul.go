@@ -63,6 +63,17 @@ var consulTaskRows = map[Consul][]row[api.Task]{
 
 const clusterWords = `it must be "default", or left out: there is one agent`
 
+// taskConsul reviews the consul block of a task.
+func (r *reviewer) taskConsul(c *api.Consul) {
+	if c == nil || r.host.Consul != HasConsul {
+		return
+	}
+	restrict(r, consulLimits, c)
+	if g := r.group.Consul; g != nil && g.Partition != "" && c.Partition != "" && g.Partition != c.Partition {
+		r.refuse("consul partition", "it is %q; it must be the group's, %q", c.Partition, g.Partition)
+	}
+}
+
 var consulLimits = []limit[api.Consul]{
 	{"cluster", clusterWords, nil, func(c *api.Consul) bool { return isDefault(c.Cluster) }},
 }
@@ -129,6 +140,10 @@ var consulCheckLimits = slices.Concat(ruleLimits(services.ConsulCheckRules), tim
 		func(c *api.ServiceCheck) bool { return c.FailuresBeforeWarning <= c.FailuresBeforeCritical }},
 	{"check notes", "they must have at most 255 bytes", nil,
 		func(c *api.ServiceCheck) bool { return len(c.Notes) <= 255 }},
+	{"on_update", "\"ignore_warnings\" needs ignore_warnings = true in check_restart, which would restart its task all " +
+		"the same", nil, func(c *api.ServiceCheck) bool {
+		return c.OnUpdate != api.OnUpdateIgnoreWarn || c.CheckRestart == nil || c.CheckRestart.IgnoreWarnings
+	}},
 	noThreshold("success_before_passing"),
 	noThreshold("failures_before_critical"),
 	noThreshold("failures_before_warning"),

@@ -87,7 +87,7 @@ var resourceRows = []row[api.Resources]{
 	{"resources memory_max", Refused, "one below memory bounds nothing: give more than memory",
 		func(r *api.Resources) bool {
 			most := ptr.Deref(r.MemoryMaxMB)
-			return most > 0 && most < ptr.Deref(r.MemoryMB)
+			return most != 0 && most != -1 && most < ptr.Deref(r.MemoryMB)
 		}},
 	{"resources iops", Warning, "operations on disks are not limited",
 		func(r *api.Resources) bool { return ptr.Deref(r.IOPS) > 0 }},
@@ -98,6 +98,13 @@ var resourceLimits = []limit[api.Resources]{
 	{"resources cores", "it must be at least 0", nil, func(r *api.Resources) bool { return ptr.Deref(r.Cores) >= 0 }},
 	{"resources cores", "cpu must not stand beside it: a task has one or the other", nil, func(r *api.Resources) bool {
 		return ptr.Deref(r.Cores) <= 0 || ptr.Deref(r.CPU) == 0
+	}},
+	{"resources cpu", "it must be at least 1, unless cores is", nil,
+		func(r *api.Resources) bool { return r.CPU == nil || *r.CPU >= 1 || ptr.Deref(r.Cores) != 0 }},
+	atLeast[api.Resources]("resources memory", 10),
+	{"resources secrets", "it must be from 0 to memory", nil, func(r *api.Resources) bool {
+		size := ptr.Deref(r.SecretsMB)
+		return size == 0 || size > 0 && size <= ptr.Deref(r.MemoryMB)
 	}},
 }
 
@@ -140,9 +147,18 @@ var identityRows = []row[api.WorkloadIdentity]{
 }
 
 var jobLimits = []limit[api.Job]{
-	among[api.Job]("type", "", api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch),
+	among[api.Job]("type", api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch),
 	{"namespace", `it must not be "*", by which a request means all namespaces; leave it out, or name one`, nil,
 		func(j *api.Job) bool { return ptr.Deref(j.Namespace) != "*" }},
+	{"name", "it must not be empty", nil, func(j *api.Job) bool { return j.Name == nil || *j.Name != "" }},
+	{"priority", "it must be from 1 to 32766", nil,
+		func(j *api.Job) bool { p := ptr.Deref(j.Priority); return p >= 0 && p <= 1<<15-2 }},
+	{"datacenters", "none must be empty", nil, func(j *api.Job) bool { return !slices.Contains(j.Datacenters, "") }},
+}
+
+var uiLimits = []limit[api.JobUIConfig]{
+	{"ui description", "it must have at most 1000 bytes", nil,
+		func(u *api.JobUIConfig) bool { return len(u.Description) <= 1000 }},
 }
 
 var groupLimits = []limit[api.TaskGroup]{
@@ -190,7 +206,12 @@ var restartLimits = []limit[api.RestartPolicy]{
 var updateLimits = []limit[api.UpdateStrategy]{
 	atLeast[api.UpdateStrategy]("update max_parallel", 0),
 	atLeast[api.UpdateStrategy]("update min_healthy_time", time.Duration(0)),
-	among[api.UpdateStrategy]("update health_check", "", "checks", "task_states", "manual"),
+	atLeast[api.UpdateStrategy]("update canary", 0),
+	{"update auto_promote", "it needs a canary above 0", nil,
+		func(u *api.UpdateStrategy) bool { return !ptr.Deref(u.AutoPromote) || ptr.Deref(u.Canary) != 0 }},
+	{"update stagger", "it must be above 0s", nil,
+		func(u *api.UpdateStrategy) bool { return u.Stagger == nil || *u.Stagger > 0 }},
+	among[api.UpdateStrategy]("update health_check", "checks", "task_states", "manual"),
 	{"update healthy_deadline",
 		"it must be longer than min_healthy_time, or the allocation could never become healthy in time", nil,
 		func(u *api.UpdateStrategy) bool {
@@ -247,6 +268,8 @@ var identityLimits = []limit[api.WorkloadIdentity]{
 			path := filepath.Clean(w.Filepath)
 			return w.Filepath == "" || filepath.IsLocal(path) && !slices.Contains(taskPaths, path)
 		}},
+	{"identity filepath", "it must be left out unless file = true", nil,
+		func(w *api.WorkloadIdentity) bool { return w.Filepath == "" || w.File }},
 	among[api.WorkloadIdentity]("identity change_mode", "", "noop", "signal", "restart"),
 	{"identity change_signal", `it must be set with change_mode "signal", and only then`, nil,
 		func(w *api.WorkloadIdentity) bool { return (w.ChangeSignal != "") == (w.ChangeMode == "signal") }},
@@ -255,6 +278,11 @@ var identityLimits = []limit[api.WorkloadIdentity]{
 
 var serviceLimits = []limit[api.Service]{
 	among[api.Service]("service provider", "", api.ServiceProviderConsul, services.ProviderNomad),
+	among[api.Service]("on_update", "", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore),
+	{"service name", "it must be 1 to 63 letters, digits and hyphens, and begin and end with a letter or digit", nil,
+		func(s *api.Service) bool { return isServiceName(s.Name) }},
+	{"service identity", "it needs an aud", func(*api.Service) any { return "without one" },
+		func(s *api.Service) bool { return s.Identity == nil || len(s.Identity.Audience) > 0 }},
 }
 
 // registeredServiceLimits are about services that are registered, as are those below.
@@ -283,6 +311,23 @@ func ruleLimits(rules []services.Rule) []limit[api.ServiceCheck] {
 
 // hasReference reports whether text has a value only at run time.
 func hasReference(text string) bool { return strings.Contains(text, "${") }
+
+// isServiceName reports whether a text can be a service's name, with any values for its references.
+func isServiceName(text string) bool {
+	name := regexp.MustCompile(`\$\{[^}]*\}`).ReplaceAllString(text, "x")
+	return isName(name, "a-zA-Z0-9-") && len(name) <= 63 && strings.Trim(name, "-") == name
+}
+
+var ownCheckLimits = []limit[api.ServiceCheck]{
+	{"check address_mode", "that is for services; leave it out", nil,
+		func(c *api.ServiceCheck) bool { return c.AddressMode != "auto" }},
+}
+
+// checkOnUpdateLimits are about a check with the check_restart that it has from its service.
+var checkOnUpdateLimits = []limit[api.ServiceCheck]{
+	{"on_update", "a check that is ignored can't have check_restart, which would restart its task all the same", nil,
+		func(c *api.ServiceCheck) bool { return c.OnUpdate != api.OnUpdateIgnore || c.CheckRestart == nil }},
+}
 
 var checkRestartLimits = []limit[api.CheckRestart]{
 	atLeast[api.CheckRestart]("check_restart limit", 0),

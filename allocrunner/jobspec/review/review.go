@@ -37,6 +37,7 @@ type Finding struct {
 	Feature  string // what it is about, in the words of the job specification: "artifact", "network mode"
 	Argument string // the name of an argument in a config block, if the finding is about one; else empty
 	Message  string // what happens, and what to do
+	Fails    bool   // the job starts all the same, and the task fails then
 }
 
 func (f Finding) String() string { return f.At("") }
@@ -208,6 +209,8 @@ func (r *reviewer) jobLevel() {
 	apply(r, jobRows, r.job)
 	apply(r, pick(r, consulJobRows), r.job)
 	restrict(r, jobLimits, r.job)
+	restrict(r, uiLimits, r.job.UI)
+	r.placement(r.job.Constraints, r.job.Affinities, r.job.Spreads)
 	r.checkJobName()
 	r.parent()
 	r.checkPart("region", ptr.Deref(r.job.Region))
@@ -258,10 +261,11 @@ func (r *reviewer) groupLevel() {
 		r.portsTogether()
 		r.volumes()
 		r.reviewServices(g.Services, nil)
+		r.oneProvider()
 		r.restart(g.RestartPolicy)
-		if g.Update != nil && ptr.Deref(g.Update.MaxParallel) != 0 {
-			restrict(r, updateLimits, g.Update)
-		}
+		restrict(r, updateLimits, g.Update)
+		r.scheduling()
+		restrict(r, diskLimits, g.EphemeralDisk)
 		r.tasks()
 	})
 	r.resourcesNote()
@@ -312,6 +316,12 @@ func (r *reviewer) task(t *api.Task) {
 		apply(r, noVaultRows, t)
 	}
 	restrict(r, taskLimits, t)
+	r.killTimeout(t)
+	r.placement(t.Constraints, t.Affinities, nil)
+	each(r, "constraint", t.Constraints, func(c *api.Constraint) {
+		r.in("constraint", c.LTarget, func() { restrict(r, taskConstraintLimits, c) })
+	})
+	r.taskConsul(t.Consul)
 	if t.Resources != nil {
 		apply(r, resourceRows, t.Resources)
 		restrict(r, resourceLimits, t.Resources)
@@ -330,6 +340,7 @@ func (r *reviewer) task(t *api.Task) {
 	r.reviewServices(t.Services, t)
 	r.restart(t.RestartPolicy)
 	restrict(r, logsLimits, t.LogConfig)
+	r.logSpace(t.LogConfig)
 	r.identities(t)
 	r.dispatchPayload(t)
 	r.mounts(t)

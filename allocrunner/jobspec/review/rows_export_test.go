@@ -43,6 +43,7 @@ func Rows() []Row {
 		tabulate(t, "group", consulGroupRows[c], nil)
 		tabulate(t, "task", consulTaskRows[c], nil)
 	}
+	tabulate(t, "ephemeral_disk", nil, diskLimits)
 	tabulate(t, "network", networkRows, networkLimits)
 	tabulate(t, "port", nil, portLimits)
 	tabulate(t, "port", nil, staticPortLimits)
@@ -112,6 +113,9 @@ var otherRows = []Row{
 	{"cron", "timezone", Honoured, "it must be a zone that the machine knows, or left out for the machine's own"},
 	{"task", "driver", Honoured, "it must be an available driver"},
 	{"task", "config", Honoured, "the driver defines its arguments"},
+	{"task", "kill_timeout", Honoured, "it must be at most the progress_deadline of the group's update block"},
+	{"task", "logs", Honoured, "max_files times max_file_size must be below the size of the group's ephemeral_disk"},
+	{"service", "provider", Honoured, "all services of a group must have one provider"},
 	{"task", "leader", Honoured, "at most one task of the group can be one"},
 	{"task", "lifecycle", Honoured, "at least one task of the group must have none"},
 	{"artifact", "source", Honoured, "https, http, git::, hg::, or a path that the setting artifact.file_dirs allows; " +
@@ -121,6 +125,7 @@ var otherRows = []Row{
 	{"artifact", "chown", Honoured, "what is fetched belongs to the task's user in any case"},
 	{"task", "vault", Honoured, "with the setting vault.address: see Templates; a token has the policies of its role of " +
 		"Vault, and not those of policies"},
+	{"template", "destination", Honoured, "each template of a task must have its own"},
 	{"template", "data", Honoured, "it calls no function that is not here: see Templates"},
 	{"update", "max_parallel", Honoured, "how many allocations update --all replaces at a time"},
 	{"update", "stagger", Note, noMeaningHere},
@@ -143,6 +148,7 @@ var otherRows = []Row{
 	{"resources", "secrets", Note, sizeMeaning},
 	{"service", "task", Honoured, "it must be a task of the group"},
 	{"service", "port", Honoured, services.PortWords},
+	{"check", "name", Honoured, "each check of a task's service must have its own"},
 	{"check", "task", Honoured, "it must be a task of the group, and that of the service"},
 	{"check", "port", Honoured, services.PortWords},
 	{"check_restart", "limit", Note, "without a limit above 0 nothing is restarted"},

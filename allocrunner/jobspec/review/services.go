@@ -38,13 +38,32 @@ func (r *reviewer) service(s *api.Service, task *api.Task) {
 	restrict(r, registeredServiceLimits, s)
 	r.portLabel("service port", s.PortLabel, owner)
 	r.checkRestart(s.CheckRestart, nil)
+	names := map[string]bool{}
 	for i := range s.Checks {
 		check := &s.Checks[i]
 		name := check.Name
 		if name == services.DefaultCheckName(s.Name) {
 			name = "" // as in the job file
 		}
-		r.in("check", name, func() { r.check(check, s, task) })
+		r.in("check", name, func() {
+			if names[check.Name] && task != nil {
+				r.refuse("check name", "another check of the service has it; give each its own")
+			}
+			r.check(check, s, task)
+		})
+		names[check.Name] = true
+	}
+}
+
+// oneProvider refuses services of both providers in one group.
+func (r *reviewer) oneProvider() {
+	consul, nomad := false, false
+	for _, s := range services.Of(r.group) {
+		consul = consul || asksForConsul(s)
+		nomad = nomad || s.Provider == services.ProviderNomad
+	}
+	if consul && nomad {
+		r.refuse("service provider", "the group has services of both providers; give all of them one")
 	}
 }
 
@@ -63,6 +82,8 @@ func (r *reviewer) check(c *api.ServiceCheck, s *api.Service, task *api.Task) {
 	owner := cmp.Or(task, &api.Task{}).Name
 	whole := services.Resolver{}.Resolve(owner, s).Check(*c)
 	restrict(r, limits, &whole)
+	restrict(r, ownCheckLimits, c)
+	restrict(r, checkOnUpdateLimits, &whole)
 	switch {
 	case task != nil && c.TaskName != "" && c.TaskName != task.Name:
 		r.refuse("check task", "the check says task %q, and its service is task %q's; leave the check's out",

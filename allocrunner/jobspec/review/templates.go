@@ -30,7 +30,7 @@ var templateLimits = []limit[api.Template]{
 	{"template destination", "it must be in the task's directory, to which it is relative, or in alloc/, and none of " +
 		"taskapi's own names there, such as secrets/api.sock", nil,
 		func(t *api.Template) bool { return isDestination(ptr.Deref(t.DestPath)) }},
-	among[api.Template]("template change_mode", "", "noop", "restart", "script", "signal"),
+	among[api.Template]("template change_mode", "noop", "restart", "script", "signal"),
 	{"template change_mode", `"signal" can't be with env: a process can't get another environment`, nil,
 		func(t *api.Template) bool { return ptr.Deref(t.ChangeMode) != "signal" || !ptr.Deref(t.Envvars) }},
 	{"template change_script", `it must be there with change_mode "script"`, nil,
@@ -77,8 +77,14 @@ func isDestination(path string) bool {
 }
 
 func (r *reviewer) templates(task *api.Task) {
+	seen := map[string]bool{}
 	each(r, "template", task.Templates, func(t *api.Template) {
 		r.in("template", ptr.Deref(t.DestPath), func() {
+			path := filepath.Join("task", ptr.Deref(t.DestPath))
+			if seen[path] && ptr.Deref(t.DestPath) != "" {
+				r.refuse("template destination", "another template of the task has it; give each its own")
+			}
+			seen[path] = true
 			apply(r, templateRows, t)
 			restrict(r, templateLimits, t)
 			restrict(r, waitLimits, t.Wait)

@@ -28,6 +28,8 @@ var volumeLimits = []limit[api.VolumeRequest]{
 	{"volume access_mode", "single-node-reader-only needs read_only = true", nil,
 		func(v *api.VolumeRequest) bool { return v.AccessMode != volumes.Reader || v.ReadOnly }},
 	among[api.VolumeRequest]("volume attachment_mode", "", "file-system"),
+	{"volume per_alloc", "a sticky volume can't have it", nil,
+		func(v *api.VolumeRequest) bool { return !v.PerAlloc || !v.Sticky }},
 }
 
 var volumeMountLimits = []limit[api.VolumeMount]{
@@ -51,6 +53,10 @@ func (r *reviewer) volumes() {
 			}
 			apply(r, volumeRows, v)
 			restrict(r, volumeLimits, v)
+			r.notOfType("volume per_alloc", v.PerAlloc && r.isType(api.JobTypeSystem, api.JobTypeSysbatch))
+			if u := r.group.Update; v.PerAlloc && u != nil && ptr.Deref(u.Canary) > 0 {
+				r.refuse("volume per_alloc", "an update with a canary can't have it: set canary = 0")
+			}
 			if v.Type == "host" && v.Source != "" {
 				r.source(v)
 			}
