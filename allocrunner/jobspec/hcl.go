@@ -1,6 +1,7 @@
 package jobspec
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 
@@ -42,6 +43,9 @@ func parseHCL(cfg Config) (*api.Job, error) {
 	if !diags.HasErrors() {
 		return job, nil
 	}
+	if hint := foreignHint(cfg.Body); hint != "" {
+		return nil, fmt.Errorf("%w: %s is %s", ErrInvalid, cfg.Filename, hint)
+	}
 	errs := slices.DeleteFunc(diags, func(d *hcl.Diagnostic) bool { return d.Severity != hcl.DiagError })
 	for _, diag := range errs {
 		if diag.Subject != nil && diag.Subject.Filename == cfg.Filename {
@@ -54,6 +58,9 @@ func parseHCL(cfg Config) (*api.Job, error) {
 func (f *hclFile) parse() (*api.Job, hcl.Diagnostics) {
 	body, diags := hcleval.ParseBody(f.cfg.Body, f.cfg.Filename)
 	if diags.HasErrors() {
+		if comment := commentInBraces(f.cfg.Filename, f.cfg.Body); comment != nil {
+			return nil, hcl.Diagnostics{comment}
+		}
 		return nil, diags
 	}
 	locals := collectLocals(body) // before preparation, which hides what locals refer to

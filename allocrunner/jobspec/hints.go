@@ -1,15 +1,20 @@
 package jobspec
 
 import (
+	"bytes"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"unicode/utf8"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/jobspec/internal/hcleval"
 	"taskapi/allocrunner/jobspec/internal/schema"
 )
 
@@ -29,6 +34,38 @@ func addHint(diag *hcl.Diagnostic, src []byte) {
 		more = "A text stands in double quotes."
 	}
 	diag.Detail = strings.TrimSpace(diag.Detail + " " + more)
+}
+
+// commentInBraces returns an error at the first # in a ${…}; nil if there is none. A # begins a comment there, so the
+// parser's errors are about the lines that follow.
+func commentInBraces(name string, text []byte) *hcl.Diagnostic {
+	number := 0
+	for line := range bytes.Lines(text) {
+		number++
+		if at := commented().FindSubmatchIndex(line); at != nil {
+			begin := hcl.Pos{Line: number, Column: utf8.RuneCount(line[:at[2]]) + 1}
+			end := hcl.Pos{Line: number, Column: begin.Column + utf8.RuneCount(line[at[2]:at[3]])}
+			return hcleval.ErrorAt(hcl.Range{Filename: name, Start: begin, End: end}, "Comment in ${…}", "A # begins a comment "+
+				"there. Write a shell's own braces as $${, and as $$${ in a task's config, which is read twice.")
+		}
+	}
+	return nil
+}
+
+// commented matches the beginning of a ${…} with a # in it.
+var commented = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|[^$])(\$\{[^}"]*#)`) })
+
+// foreignHint says what a text is that is no job file, and what to read; empty if that is unknown.
+func foreignHint(text []byte) string {
+	for line := range bytes.Lines(text) {
+		switch string(bytes.TrimRight(line, " \t\r\n")) {
+		case "services:":
+			return "a compose file and no job file: docs/from-compose.md says which word becomes which"
+		case "[Unit]", "[Service]":
+			return "a unit of systemd and no job file: docs/from-systemd.md says which word becomes which"
+		}
+	}
+	return ""
 }
 
 // whereItBelongs says which block an argument or a block belongs in; empty if the job specification does not have it.
