@@ -47,7 +47,11 @@ func CheckTasks(alloc *api.Allocation, dir string, known *drivers.Registry) []re
 		if reason := missingProgram(alloc, t, user, known, node); reason != "" {
 			add(review.Warning, "command", reason+"; unless it is there before, the task fails to start")
 		}
-		config, env := unresolved(alloc, t, user, node)
+		fails, config, env := unresolved(alloc, t, user, node)
+		for _, problem := range fails {
+			add(review.Warning, "config", problem)
+			findings[len(findings)-1].Fails = true
+		}
 		for _, problem := range config {
 			add(review.Warning, "config", problem)
 		}

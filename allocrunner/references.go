@@ -24,18 +24,24 @@ var runtimeReference = sync.OnceValue(func() *regexp.Regexp {
 var unresolvable = []string{"Unknown variable:", "Unsupported attribute:"}
 
 // unresolved returns a sentence for each reference in a task's config and env block that can't be resolved at the
-// task's start, and for each template in its config that can't be read.
-func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node api.Node) (config, env []string) {
+// task's start, and for each template in its config that can't be read. The task fails for each of fails, and for each
+// of config unless the machine's metadata changes.
+func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node api.Node) (fails, config, env []string) {
 	e := referable(alloc, t, user, node)
 	_, err := e.EvalConfig(t.Config)
 	if invalid, ok := errors.AsType[*taskenv.ConfigError](err); ok {
 		for _, problem := range invalid.Problems {
 			if slices.ContainsFunc(unresolvable, func(kind string) bool { return strings.HasPrefix(problem, kind) }) {
-				config = append(config, problem+" The task fails to start"+unlessMeta(fmt.Sprint(t.Config))+".")
+				unless := unlessMeta(fmt.Sprint(t.Config))
+				if unless != "" && (strings.HasPrefix(problem, unresolvable[1]) || strings.Contains(problem, `named "meta"`)) {
+					config = append(config, problem+" The task fails to start"+unless+".")
+				} else {
+					fails = append(fails, problem+" The task fails to start.")
+				}
 			}
 		}
 		for _, problem := range invalid.Syntax {
-			config = append(config, problem+" The task fails to start. For a shell's own braces, write $$${ and %%%{.")
+			fails = append(fails, problem+" The task fails to start. For a shell's own braces, write $$${ and %%%{.")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.Env)) {
@@ -46,7 +52,7 @@ func unresolved(alloc *api.Allocation, t *api.Task, user interfaces.User, node a
 			}
 		}
 	}
-	return config, env
+	return fails, config, env
 }
 
 // unlessMeta returns words to add to a problem that the machine's metadata may solve.

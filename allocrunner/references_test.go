@@ -1,6 +1,7 @@
 package allocrunner_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,19 +41,21 @@ func TestReferencesThatNothingResolves(t *testing.T) {
 		if f.Severity != review.Warning {
 			t.Errorf("not a warning: %+v", f)
 		}
+		if want := strings.Contains(f.Message, "The task fails to start."); f.Fails != want {
+			t.Errorf("the task fails: %v, want %v: %s", f.Fails, want, f.Message)
+		}
 		got = append(got, f.Feature+": "+f.Message)
 	}
 	want := []string{
 		`config: Unknown variable: There is no variable named "NOMAD_PORT_https". Did you mean "NOMAD_PORT_http"? In ` +
-			`config args[1]. The task fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node ` +
-			`meta apply).`,
-		`config: Unsupported attribute: This object does not have an attribute named "none". In config args[2]. The task ` +
-			`fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node meta apply).`,
+			`config args[1]. The task fails to start.`,
 		`config: Invalid template control keyword: "http_code" is not a valid template control keyword. In config ` +
 			`args[3]. The task fails to start. For a shell's own braces, write $$${ and %%%{.`,
 		`config: Unclosed template interpolation sequence: There is no closing brace for this interpolation sequence ` +
 			`before the end of the file. This might be caused by incorrect nesting inside the given expression. In ` +
 			`config args[4]. The task fails to start. For a shell's own braces, write $$${ and %%%{.`,
+		`config: Unsupported attribute: This object does not have an attribute named "none". In config args[2]. The task ` +
+			`fails to start, unless the machine's metadata has its ${meta.…} by then (nomad node meta apply).`,
 		`env: ATTR refers to ${attr.kernel.nam}, which does not exist: it stays as it is written`,
 		`env: PORT refers to ${NOMAD_PORT_https}, which does not exist: it stays as it is written`,
 		`env: TOKEN refers to ${NOMAD_TOKEN_bank}, which does not exist: it stays as it is written`,

@@ -2,6 +2,7 @@ package develop
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,7 +33,7 @@ somebody you don't trust: its functions then can't read files of this machine.
 
 --json prints the canonical job, as Nomad's API has it. Findings go to standard error.
 
-Exit code: 0 when the job would run, 2 when it would not.`,
+Exit code: 0 when the job would run, 1 when it would start and a task of it fail, 2 when it would not start.`,
 		Example: `  taskapi validate examples/hello.nomad.hcl
   taskapi validate -t '{{range .TaskGroups}}{{.Name}}{{end}}' examples/hello.nomad.hcl`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,7 +48,7 @@ Exit code: 0 when the job would run, 2 when it would not.`,
 	flags.AddVars(cmd)
 	cmd.Flags().BoolVar(&flags.NoFiles, "no-files", false,
 		"refuse functions that read files, such as file(): for a job file that you don't trust")
-	given.Add(cmd)
+	given.AddAll(cmd)
 	base.AddDataDir(cmd, &dataDir)
 	base.AddOutput(cmd, &out)
 	return cmd
@@ -73,10 +74,16 @@ func validate(flags start.JobFlags, s agent.Settings, dataDir, path string, out 
 	if err != nil {
 		return base.Usagef("%s: %w", path, loaded.Hide(err))
 	}
+	if _, err := s.OpenPolicy(); err != nil {
+		return base.Usage(err)
+	}
 	if review.AnyRefused(findings) {
 		groups = nil // the machine does not matter
 	}
 	for _, g := range groups {
+		if err := s.CheckUsers(g); err != nil {
+			return base.Usagef("%s would not run: %w", path, loaded.Hide(err))
+		}
 		findings = append(findings, s.CheckTasks(agent.NewAllocation("", job, g), l.Allocs())...)
 		findings = append(findings, allocrunner.CheckPorts(g, s.HostIP, l.Describe)...)
 		findings = append(findings, agent.CheckOwnUser(g, s.IsolateUsers != "")...)
@@ -91,6 +98,9 @@ func validate(flags start.JobFlags, s agent.Settings, dataDir, path string, out 
 	refused := loaded.PrintFindings(say, findings)
 	if refused > 0 {
 		return base.Usagef("%s would not run: %d %s refused", path, refused, base.Plural(refused, "part is", "parts are"))
+	}
+	if slices.ContainsFunc(findings, func(f review.Finding) bool { return f.Fails }) {
+		return fmt.Errorf("%s would start, and a task would fail (see above)", path)
 	}
 	if out.ForPrograms() {
 		return nil
