@@ -21,7 +21,7 @@ import (
 var operators = []string{"", "=", "==", "is", "!=", "not", "<", "<=", ">", ">=", "regexp", "version", "semver",
 	"set_contains", "set_contains_all", "set_contains_any"}
 
-const valueWords = "the operator needs one, which is a regular expression for regexp, versions such as \">= 1.2, < 2\" " +
+const valueWords = "the operator needs one: a regular expression for regexp, versions such as \">= 1.2, < 2\" " +
 	"for version and semver, and a number above 0 for distinct_property; is_set and is_not_set have none"
 
 var constraintLimits = []limit[api.Constraint]{

@@ -81,11 +81,10 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	if err != nil || detach {
 		return err
 	}
-	tasks := []string{t.Task}
-	if t.Task == "" {
-		tasks = base.RunningTasks(before)
+	if t.Task != "" {
+		return awaitStarted(ctx, f, before, []string{t.Task})
 	}
-	return awaitStarted(ctx, f, before, tasks)
+	return awaitStarted(ctx, f, before, base.RunningTasks(before))
 }
 
 // awaitStarted prints events until each of the tasks has started since before, and is ready or has ended, or until the
@@ -94,24 +93,20 @@ func awaitStarted(ctx context.Context, f *follow.Follower, before *api.Allocatio
 	f.Until = func(now *api.Allocation) bool {
 		return !slices.ContainsFunc(tasks, func(task string) bool {
 			was, is := before.TaskStates[task], now.TaskStates[task]
-			if was == nil || is == nil || is.Failed {
-				return false
-			}
 			ready, _ := readiness.Shown(is)
-			return is.StartedAt.Equal(was.StartedAt) || is.State == "pending" || is.State == "running" && !ready
+			return was != nil && is != nil && !is.Failed &&
+				(is.StartedAt.Equal(was.StartedAt) || is.State == "pending" || is.State == "running" && !ready)
 		})
 	}
 	alloc, err := f.Follow(ctx)
-	switch {
-	case errors.Is(err, context.Canceled):
+	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%s is still being restarted; this command waits no longer", f.Target)
-	case err != nil:
+	} else if err != nil {
 		return err
 	}
-	for _, task := range tasks {
-		if state := alloc.TaskStates[task]; state != nil && state.Failed {
-			return fmt.Errorf("task %q of allocation %s has failed", task, f.ID)
-		}
+	failed := func(task string) bool { return alloc.TaskStates[task] != nil && alloc.TaskStates[task].Failed }
+	if i := slices.IndexFunc(tasks, failed); i >= 0 {
+		return fmt.Errorf("task %q of allocation %s has failed", tasks[i], f.ID)
 	}
 	if alloc.ClientStatus == api.AllocClientStatusFailed {
 		return fmt.Errorf("allocation %s has failed", f.ID)
