@@ -108,6 +108,9 @@ func FlagError(cmd *cobra.Command, err error) error {
 		if hint := flagHint(cmd, name); hint != "" {
 			return Usagef("%w; %s", err, hint)
 		}
+		if near := nearestFlag(cmd.Flags(), name); near != "" {
+			return Usagef("%w; did you mean --%s?", err, near)
+		}
 		if setting := now[name]; setting != "" && cmd.Flags().Lookup("option") != nil {
 			return Usagef("there is no --%s: it is the setting %s; give -o %[2]s=VALUE, or put it into the settings file", name,
 				setting)
@@ -186,6 +189,17 @@ func UnknownCommand(cmd *cobra.Command, args ...string) error {
 
 // maxSlips is how many letters a mistyped name may differ in: two slips of the finger.
 const maxSlips = 2
+
+// nearestFlag returns the name of the flag that is most similar to a mistyped one; empty for none.
+func nearestFlag(flags *pflag.FlagSet, name string) (found string) {
+	least := min(maxSlips+1, utf8.RuneCountInString(name)-1)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if d := levenshtein.Distance(strings.ToLower(name), f.Name, nil); !f.Hidden && d < least {
+			least, found = d, f.Name
+		}
+	})
+	return found
+}
 
 // nearest returns the command whose name is most similar to a mistyped one, nil for none. Among equally similar ones it
 // prefers a command that ends and removes nothing, and then one of the same length: letters change places often.
