@@ -14,6 +14,10 @@ import (
 // ErrUnknown is the error for a name that no signal has on this machine.
 var ErrUnknown = errors.New("unknown signal")
 
+// Common are the signals that a person is likely to send.
+var Common = []string{"SIGABRT", "SIGALRM", "SIGCONT", "SIGHUP", "SIGINT", "SIGKILL", "SIGQUIT", "SIGSTOP", "SIGTERM",
+	"SIGUSR1", "SIGUSR2", "SIGWINCH"}
+
 // Parse reads a signal's name as signal(7) spells it, with or without SIG, in any case. SIGNULL is signal 0, which asks
 // whether the process is there. Numbers, blanks and real-time signals are no names. Errors: ErrUnknown.
 func Parse(name string) (syscall.Signal, error) {
@@ -24,7 +28,7 @@ func Parse(name string) (syscall.Signal, error) {
 	if sig := unix.SignalNum(full); sig != 0 {
 		return sig, nil
 	}
-	return 0, fmt.Errorf("%w %q", ErrUnknown, name)
+	return 0, fmt.Errorf("%w %q: give a name, such as %s", ErrUnknown, name, strings.Join(Common, ", "))
 }
 
 func fullName(name string) string { return "SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG") }

@@ -12,10 +12,6 @@ import (
 	"taskapi/internal/signals"
 )
 
-// commonSignals are offered for completion.
-var commonSignals = []string{"SIGABRT", "SIGALRM", "SIGCONT", "SIGHUP", "SIGINT", "SIGKILL", "SIGQUIT", "SIGSTOP",
-	"SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH"}
-
 func Signal(w base.Environment) *cobra.Command {
 	var name string
 	s := base.ToChange
@@ -33,8 +29,11 @@ TASK.
   taskapi signal hello greeter HUP
   taskapi signal -s SIGUSR1`,
 		Args: func(cmd *cobra.Command, args []string) error {
+			given := name
 			if name == "" && len(args) == 3 {
-				_, err := signals.Parse(args[2])
+				given, args = args[2], args[:2]
+			}
+			if _, err := signals.Parse(given); given != "" && err != nil {
 				return base.Usage(err)
 			}
 			return base.CheckArgs(cmd, args)
@@ -71,6 +70,6 @@ TASK.
 	}
 	cmd.Flags().StringVarP(&name, "signal", "s", "", "`NAME` of the signal, with SIG or without")
 	// the flag has just been added
-	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(commonSignals, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(signals.Common, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
