@@ -62,6 +62,7 @@ a flag is wrong, or a change is not allowed.`,
   taskapi update --dry-run examples/hello.nomad.hcl
   taskapi update --restart --only greeter hello examples/hello.nomad.hcl
   taskapi update --all --replace job.nomad.hcl`,
+		Args: start.JobFileLast,
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			switch {
 			case u.replace && u.restart:
