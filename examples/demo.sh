@@ -5,6 +5,11 @@
 #   examples/demo.sh [BIN]        BIN: the folder with taskapi, demo-server and demo-watcher; default: bin beside examples/
 set -euo pipefail
 
+if ! command -v curl >/dev/null; then
+  printf '%s needs curl, which is not installed\n' "$0" >&2
+  exit 2
+fi
+
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=$(cd "${1:-$here/../bin}" && pwd)
 # A short folder: the path of a Unix socket has room for 107 bytes.
@@ -14,6 +19,11 @@ dir=$data/allocs/$alloc
 flags=()
 pid=
 printer=
+
+if ! command -v curl >/dev/null; then
+  printf '%s needs curl, which is not installed; install it\n' "$0" >&2
+  exit 2
+fi
 
 step() { printf '\n== %s\n' "$*"; }
 fail() {

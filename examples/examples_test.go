@@ -104,6 +104,15 @@ func TestExamples(t *testing.T) {
 			t.Errorf("%v:\n%s", err, out)
 		}
 	})
+	t.Run("without curl", func(t *testing.T) {
+		for _, script := range []string{"./demo.sh", "./services.sh"} {
+			cmd := exec.CommandContext(t.Context(), must.Get(exec.LookPath("bash"))(t), script, bin)
+			cmd.Env = []string{"PATH=" + t.TempDir()}
+			if out, err := cmd.CombinedOutput(); err == nil || string(out) != script+" needs curl, which is not installed\n" {
+				t.Errorf("%v:\n%s", err, out)
+			}
+		}
+	})
 	t.Run("services", func(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), "./services.sh", bin).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "== done: ") {

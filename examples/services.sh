@@ -5,6 +5,11 @@
 #   examples/services.sh [BIN]        BIN: the folder with taskapi and demo-server; default: bin beside examples/
 set -euo pipefail
 
+if ! command -v curl >/dev/null; then
+  printf '%s needs curl, which is not installed\n' "$0" >&2
+  exit 2
+fi
+
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 bin=$(cd "${1:-$here/../bin}" && pwd)
 data=$(mktemp -d /tmp/taskapi.XXXXXX)
