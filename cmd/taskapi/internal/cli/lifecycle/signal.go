@@ -69,7 +69,7 @@ TASK.
 		return send(cmd, args)
 	}
 	cmd.Flags().StringVarP(&name, "signal", "s", "", "`NAME` of the signal, with SIG or without")
-	// the flag has just been added
-	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(signals.Common, cobra.ShellCompDirectiveNoFileComp))
+	complete := cobra.FixedCompletions(signals.Common, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc("signal", complete) // the flag has just been added
 	return cmd
 }

@@ -61,7 +61,7 @@ func FileName(path string) string {
 	return path
 }
 
-// JobFileLast checks the arguments [ALLOC] JOBFILE, and says so if they are in the other order or if JOBFILE is missing.
+// JobFileLast checks the arguments [ALLOC] JOBFILE. Errors: they are in the other order, or JOBFILE is missing.
 func JobFileLast(cmd *cobra.Command, args []string) error {
 	if err := base.CheckArgs(cmd, args); err != nil {
 		return err
@@ -71,7 +71,8 @@ func JobFileLast(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	if _, err := os.Stat(first); err == nil {
-		return base.Usagef("there is no file %q: the job file comes last, as in '%s %[1]s %[3]s'", last, cmd.CommandPath(), first)
+		return base.Usagef("there is no file %q: the job file comes last, as in '%s %[1]s %[3]s'", last,
+			cmd.CommandPath(), first)
 	}
 	if len(args) == 1 && !strings.Contains(last, ".") {
 		return base.Usagef("there is no file %q: the job file is missing, as in '%s %[1]s JOBFILE'", last, cmd.CommandPath())
