@@ -46,8 +46,7 @@ type issued struct {
 	// token is due, and its renewal acts.
 	Pending bool `json:"pending,omitempty"`
 
-	beside *metadata // in the environment of programs that run beside a resumed process
-	stale  bool      // a newer token could not be written to the file
+	stale bool // a newer token could not be written to the file
 }
 
 // action says what to do about the tokens of one identity.
@@ -74,14 +73,12 @@ func decide(now time.Time, wi *api.WorkloadIdentity, out issued, trusted func(*m
 		return false
 	}
 	a.issue = wi.File && (due(out.File) || out.stale)
-	for _, m := range []*metadata{out.Env, out.beside} {
-		switch {
-		case m == nil:
-		case wi.ChangeMode == "restart":
-			a.restart = due(m) || a.restart
-		case wi.Env:
-			a.refused = a.refused || !trusted(m)
-		}
+	switch m := out.Env; {
+	case m == nil:
+	case wi.ChangeMode == "restart":
+		a.restart = due(m)
+	case wi.Env:
+		a.refused = !trusted(m)
 	}
 	return a
 }

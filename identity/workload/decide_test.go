@@ -47,7 +47,6 @@ func TestDecide(t *testing.T) {
 		{"a variable can't be renewed", at(59), env, issued{Env: token("new", 60)}, action{}},
 		{"nor one with a ttl", at(59), envTTL, issued{Env: token("new", 60)}, action{}},
 		{"a variable of a removed key", t0, env, issued{Env: token("removed", 60)}, action{refused: true}},
-		{"beside it", t0, env, issued{Env: token("new", 60), beside: token("removed", 60)}, action{refused: true}},
 
 		{"both", t0, both, issued{File: token("new", 60), Env: token("new", 60)}, action{next: at(30)}},
 		{"the variable's key is removed, the file's is not", t0, both,
@@ -62,8 +61,6 @@ func TestDecide(t *testing.T) {
 		{"restart: at the half", at(30), restarts, issued{Env: token("new", 60)}, action{restart: true}},
 		{"restart: a removed key", t0, restarts, issued{Env: token("removed", 60)}, action{restart: true}},
 		{"restart: for others", t0, restarts, issued{Env: foreign}, action{restart: true}},
-		{"restart: beside it a removed key", t0, restarts, issued{Env: token("new", 60), beside: token("removed", 60)},
-			action{restart: true, next: at(30)}},
 		{"restart: without a ttl, not in time", at(59), lasting, issued{Env: token("new", 60)}, action{}},
 		{"restart: without a ttl, a removed key", t0, lasting, issued{Env: token("removed", 60)}, action{restart: true}},
 		{"restart: both at the half", at(30), bothRestart, issued{File: token("new", 60), Env: token("new", 60)},

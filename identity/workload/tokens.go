@@ -103,8 +103,7 @@ func (m *Manager) audience(wi *api.WorkloadIdentity) []string {
 func (t *Tokens) Start(host Host) (map[string]string, error) { return t.begin(host, t.issueLocked) }
 
 // Resume takes over the tokens of a running process; saved is what Save was last given for it. A good token in a file
-// stays. The returned tokens are for programs that run beside the process, since its own tokens exist only in its
-// environment.
+// stays. The returned tokens stand in for its own, which exist only in its environment.
 func (t *Tokens) Resume(host Host, saved map[string]string) (map[string]string, error) {
 	return t.begin(host, func(s *state, now time.Time) (string, error) { return t.adoptLocked(s, saved[s.Name], now) })
 }
@@ -180,8 +179,8 @@ func (t *Tokens) issueLocked(s *state, now time.Time) (string, error) {
 	return token, err
 }
 
-// adoptLocked takes over the tokens of an identity that an earlier process issued, and issues one for programs beside
-// the task's process.
+// adoptLocked takes over the tokens of an identity that an earlier process issued, and returns one in place of that in
+// the environment.
 func (t *Tokens) adoptLocked(s *state, saved string, now time.Time) (string, error) {
 	s.out = issued{}
 	if err := json.Unmarshal([]byte(saved), &s.out); err != nil {
@@ -197,9 +196,6 @@ func (t *Tokens) adoptLocked(s *state, saved string, now time.Time) (string, err
 	token, meta, err := t.manager.sign(t.claims(s, now), now)
 	if err != nil {
 		return "", err
-	}
-	if s.Env {
-		s.out.beside = meta
 	}
 	if unknown { // the age of its token is unknown: at worst it is replaced late
 		s.out.Env = meta

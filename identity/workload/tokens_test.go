@@ -438,31 +438,6 @@ func TestResumeOfAChange(t *testing.T) {
 	})
 }
 
-// TestTokensBesideAResumedProcess are the only ones of their key, which is removed.
-func TestTokensBesideAResumedProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		env := &api.WorkloadIdentity{Name: "env", Env: true}
-		r := newRunner(t, &log, env).started()
-		identitytest.Rotate(t, r.ring.Keyring)
-		r.manage(&log, []string{"nomadproject.io"}, env)
-		beside := must.Get(r.tokens.Resume(r.host(), r.saved))(t)
-		second := identitytest.Rotate(t, r.ring.Keyring)
-		if key(t, beside["NOMAD_TOKEN_env"]) != second {
-			t.Fatal("signed by another key")
-		}
-		r.run(time.Minute)
-		if log.Len() > 0 {
-			t.Errorf("before: %s", &log)
-		}
-		r.ring.remove(t, second)
-		r.run(time.Minute)
-		if !strings.Contains(log.String(), "it is refused until the task is restarted") {
-			t.Errorf("no warning: %s", &log)
-		}
-	})
-}
-
 // TestTokensBesideAnOldProcess are good when the process's own has expired.
 func TestTokensBesideAnOldProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
