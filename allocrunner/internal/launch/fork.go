@@ -294,8 +294,8 @@ func (c *child) become() (at step, errno syscall.Errno) {
 	if errno != 0 {
 		return prepare, errno
 	}
-	// The program has a session keyring of its own: another user's could hold keys of whoever started this program. Where
-	// that is refused, so are keys.
+	// The program gets a session keyring of its own: the one that it inherits may hold keys of the user who started
+	// taskapi. A kernel that refuses a new keyring gives the program no keys either.
 	_, _, _ = syscall.RawSyscall(syscall.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
 	if c.user != nil {
 		if c.netBind { // until the execution

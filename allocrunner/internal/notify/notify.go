@@ -86,8 +86,8 @@ type Socket struct {
 // Path returns where the socket of a task is.
 func Path(dir, task string) string { return filepath.Join(dir, dirName, fileName(task)) }
 
-// fileName returns the name of a task's socket. A long name of a task is replaced by a digest, for which a short
-// address has room. It has a dot, so it is no other task's.
+// fileName returns the name of a task's socket: the task's own name or, if that is too long for a short address, a
+// digest of the name. No task's name begins with a dot, so the digest is no other task's name.
 func fileName(task string) string {
 	if len(task) <= maxName {
 		return task

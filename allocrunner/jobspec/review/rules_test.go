@@ -139,7 +139,8 @@ func TestRulesOfNomad(t *testing.T) {
 	}
 }
 
-// refusedFeatures returns the features for which a job is refused, or "file" if it can't be read.
+// refusedFeatures lists the features that the review refuses in a job file. It returns "file" for a file that can't be
+// read.
 func refusedFeatures(t *testing.T, body string, here review.Host) string {
 	t.Helper()
 	job, err := parse(t, body)
