@@ -350,7 +350,7 @@ func TestAStopDuringARestart(t *testing.T) {
 // TestARestartOnRequestOvertakesThatOfACheck: what the policy would have said of an unhealthy task does not matter.
 func TestARestartOnRequestOvertakesThatOfACheck(t *testing.T) {
 	t.Parallel()
-	check := script("", `test -e up2`)
+	check := script("", `test -e up2 -o ! -e local/up`) // a shell that has no trap yet would end at once
 	check.CheckRestart = &api.CheckRestart{Limit: 1, Grace: new(time.Millisecond)}
 	r := run(t, "service", slowToStop("main", func(t *api.Task) { t.Services = []*api.Service{service("", check)} }))
 	r.untilEvents("main", "Restart Signaled", 1)
