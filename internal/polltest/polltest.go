@@ -9,11 +9,15 @@ import (
 	"time"
 )
 
-// shortest is for what takes milliseconds on a machine that has time.
-const shortest = 4 * time.Minute
+// shortest is for what takes milliseconds on a machine that has time; longest leaves a package's tests time to print
+// a failure.
+const (
+	shortest = 4 * time.Minute
+	longest  = 10 * time.Minute
+)
 
 // Deadline returns how long a test waits before it gives up: four minutes, and on a busy machine as many times as long
-// as there are processes that want each CPU. It is no promise of the program's.
+// as there are processes that want each CPU, up to ten minutes. It is no promise of the program's.
 func Deadline() time.Duration {
 	loads, _ := os.ReadFile("/proc/loadavg") // without it, the machine is taken for idle
 	return deadline(string(loads), runtime.NumCPU())
@@ -22,7 +26,7 @@ func Deadline() time.Duration {
 func deadline(loads string, cpus int) time.Duration {
 	var minute float64
 	_, _ = fmt.Sscan(loads, &minute) // stays 0
-	return time.Duration(float64(shortest) * max(1, minute/float64(cpus)))
+	return min(time.Duration(float64(shortest)*max(1, minute/float64(cpus))), longest)
 }
 
 // Until looks again and again until a condition holds, after pauses that grow to 20 milliseconds. It returns false

@@ -11,7 +11,8 @@ func TestDeadline(t *testing.T) {
 		"":                            shortest,
 		"0.20 0.06 0.36 1/200 4711\n": shortest,
 		"2.00 0.06 0.36 1/200 4711\n": shortest,
-		"9.00 0.06 0.36 1/200 4711\n": 9 * shortest / 2,
+		"4.00 0.06 0.36 1/200 4711\n": 2 * shortest,
+		"90.0 0.06 0.36 1/200 4711\n": longest,
 	} {
 		if got := deadline(loads, 2); got != want {
 			t.Errorf("%q: %v, want %v", loads, got, want)
