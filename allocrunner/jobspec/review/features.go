@@ -314,8 +314,10 @@ func hasReference(text string) bool { return strings.Contains(text, "${") }
 
 // isServiceName reports whether a text can be a service's name, with any values for its references.
 func isServiceName(text string) bool {
-	name := regexp.MustCompile(`\$\{[^}]*\}`).ReplaceAllString(text, "x")
-	return isName(name, "a-zA-Z0-9-") && len(name) <= 63 && strings.Trim(name, "-") == name
+	if hasReference(text) { // a start has no time to compile an expression that it does not need
+		text = regexp.MustCompile(`\$\{[^}]*\}`).ReplaceAllString(text, "x")
+	}
+	return isName(text, "a-zA-Z0-9-") && len(text) <= 63 && strings.Trim(text, "-") == text
 }
 
 var ownCheckLimits = []limit[api.ServiceCheck]{
