@@ -169,6 +169,7 @@ func TestTenure(t *testing.T) {
 	task := identify(t, first.status.PID)
 	held.set(boottime.Now() + soon)
 	gone(t, task) // the keeper has got the end
+	must.Get(s.Wait(t.Context(), "t"))(t)
 	waiting = begin()
 	held.set(boottime.Now() + 30*time.Second)
 	second := <-waiting
