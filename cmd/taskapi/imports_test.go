@@ -415,6 +415,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/cli/access": {
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
+		"cmd/taskapi/internal/cli/follow",
 		"cmd/taskapi/internal/cli/start", // the flags of settings
 		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/gateway",
@@ -461,7 +462,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/jobdiff",
 		"allocrunner/jobspec/review",
-		"allocrunner/readiness",
 		"allocrunner/state",
 		"allocrunner/templates",
 		"cmd/taskapi/internal/agent",
@@ -529,6 +529,7 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/cli/follow": {
 		"allocrunner/children",
 		"allocrunner/interfaces",
+		"allocrunner/readiness",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/client",
 		"cmd/taskapi/internal/linewriter",

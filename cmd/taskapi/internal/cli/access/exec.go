@@ -1,5 +1,5 @@
 // Package access has the commands that give a caller a way into a running allocation: exec runs a command in a task,
-// api sends a request, proxy passes the requests of TCP clients on.
+// restart and signal act on its tasks, api sends a request, proxy and gateway pass the requests of TCP clients on.
 package access
 
 import (

@@ -5,6 +5,7 @@ package follow
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/children"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/readiness"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/internal/ptr"
@@ -251,4 +253,31 @@ func eventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent 
 		}
 	}
 	return events
+}
+
+// AwaitStarted prints events until each of the tasks has started since before, and is ready or has ended, or until the
+// allocation has ended. Errors: a task or the allocation has failed.
+func (f *Follower) AwaitStarted(ctx context.Context, before *api.Allocation, tasks []string) error {
+	f.Until = func(now *api.Allocation) bool {
+		return !slices.ContainsFunc(tasks, func(task string) bool {
+			was, is := before.TaskStates[task], now.TaskStates[task]
+			ready, _ := readiness.Shown(is)
+			return was != nil && is != nil && !is.Failed &&
+				(is.StartedAt.Equal(was.StartedAt) || is.State == "pending" || is.State == "running" && !ready)
+		})
+	}
+	alloc, err := f.Follow(ctx)
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s is still being restarted; this command waits no longer", f.Target)
+	} else if err != nil {
+		return err
+	}
+	failed := func(task string) bool { return alloc.TaskStates[task] != nil && alloc.TaskStates[task].Failed }
+	if i := slices.IndexFunc(tasks, failed); i >= 0 {
+		return fmt.Errorf("task %q of allocation %s has failed", tasks[i], f.ID)
+	}
+	if alloc.ClientStatus == api.AllocClientStatusFailed {
+		return fmt.Errorf("allocation %s has failed", f.ID)
+	}
+	return nil
 }

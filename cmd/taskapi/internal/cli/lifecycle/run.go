@@ -1,5 +1,5 @@
-// Package lifecycle has the commands that begin, change and end allocations: run, attach, update, takeover, restart,
-// signal, stop and gc.
+// Package lifecycle has the commands that begin, change and end allocations: run, attach, update, takeover, stop
+// and gc.
 package lifecycle
 
 import (

@@ -295,7 +295,7 @@ func (u *updater) awaitRestarted(ctx context.Context, before *api.Allocation, ta
 	defer release()
 	f := u.follower()
 	f.Show(before)
-	return awaitStarted(ctx, f, before, tasks)
+	return f.AwaitStarted(ctx, before, tasks)
 }
 
 // awaitReplaced prints the events of an allocation that is being replaced, and returns when its successor runs. Ctrl-C

@@ -1,17 +1,15 @@
-package lifecycle
+package access
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"os/signal"
-	"slices"
 	"syscall"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
-	"taskapi/allocrunner/readiness"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/client"
@@ -82,34 +80,7 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 		return err
 	}
 	if t.Task != "" {
-		return awaitStarted(ctx, f, before, []string{t.Task})
+		return f.AwaitStarted(ctx, before, []string{t.Task})
 	}
-	return awaitStarted(ctx, f, before, base.RunningTasks(before))
-}
-
-// awaitStarted prints events until each of the tasks has started since before, and is ready or has ended, or until the
-// allocation has ended. Errors: a task or the allocation has failed.
-func awaitStarted(ctx context.Context, f *follow.Follower, before *api.Allocation, tasks []string) error {
-	f.Until = func(now *api.Allocation) bool {
-		return !slices.ContainsFunc(tasks, func(task string) bool {
-			was, is := before.TaskStates[task], now.TaskStates[task]
-			ready, _ := readiness.Shown(is)
-			return was != nil && is != nil && !is.Failed &&
-				(is.StartedAt.Equal(was.StartedAt) || is.State == "pending" || is.State == "running" && !ready)
-		})
-	}
-	alloc, err := f.Follow(ctx)
-	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%s is still being restarted; this command waits no longer", f.Target)
-	} else if err != nil {
-		return err
-	}
-	failed := func(task string) bool { return alloc.TaskStates[task] != nil && alloc.TaskStates[task].Failed }
-	if i := slices.IndexFunc(tasks, failed); i >= 0 {
-		return fmt.Errorf("task %q of allocation %s has failed", tasks[i], f.ID)
-	}
-	if alloc.ClientStatus == api.AllocClientStatusFailed {
-		return fmt.Errorf("allocation %s has failed", f.ID)
-	}
-	return nil
+	return f.AwaitStarted(ctx, before, base.RunningTasks(before))
 }
