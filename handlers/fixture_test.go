@@ -103,6 +103,8 @@ type fakeAlloc struct {
 	restartRunning func(ctx context.Context) error
 	restartAll     func(ctx context.Context) error
 	signal         func(ctx context.Context, task, signal string) error
+	paused         map[string]interfaces.ScheduleState // of tasks; pauses change it unless it is nil
+	pauseErr       error
 	stop           func(ctx context.Context, noShutdownDelay bool) error
 	kill           func()
 	touch          func() bool
@@ -130,6 +132,15 @@ func (f *fakeAlloc) Signal(ctx context.Context, task, signal string) error {
 }
 func (f *fakeAlloc) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
 	return f.stats(ctx, interval)
+}
+func (f *fakeAlloc) PauseState(task string) (interfaces.ScheduleState, error) {
+	return f.paused[task], nil
+}
+func (f *fakeAlloc) SetPauseState(_ context.Context, task string, to interfaces.ScheduleState) error {
+	if f.paused != nil {
+		f.paused[task] = to
+	}
+	return f.pauseErr
 }
 func (f *fakeAlloc) Kill()       { f.kill() }
 func (f *fakeAlloc) Touch() bool { return f.touch != nil && f.touch() }

@@ -2,7 +2,9 @@ package handlers_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"syscall"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -66,7 +68,9 @@ func TestGCIsAudited(t *testing.T) {
 }
 
 func TestSDKPause(t *testing.T) {
-	client, of := newServer(t, newAlloc(t)).sdk(t, goodToken), &api.Allocation{ID: allocID}
+	alloc := newAlloc(t)
+	alloc.paused = map[string]interfaces.ScheduleState{}
+	client, of := newServer(t, alloc).sdk(t, goodToken), &api.Allocation{ID: allocID}
 	if state, _, err := client.Allocations().GetPauseState(of, nil, "server"); state != "" || err != nil {
 		t.Errorf("state = %q, %v, want none", state, err)
 	}
@@ -77,11 +81,29 @@ func TestSDKPause(t *testing.T) {
 		status      int
 		want        string
 	}{
-		{"server", "pause", 409, `task "server" has no schedule: only a task that runs by one can be paused`},
-		{"server", "scheduled", 409, `task "server" has no schedule: only a task that runs by one can be paused`},
 		{"nope", "run", 404, "Task not found"},
 		{"server", "sleep", 400, `Not a valid task schedule state: give "pause", "run" or "scheduled", not "sleep"`},
 	} {
 		wantSDKError(t, client.Allocations().SetPauseState(of, nil, c.task, c.state), c.status, c.want)
+	}
+	for _, c := range []struct{ set, want string }{{"pause", "force_pause"}, {"run", "force_run"}, {"scheduled", ""}} {
+		must.OK(t, client.Allocations().SetPauseState(of, nil, "server", c.set))
+		state, _, err := client.Allocations().GetPauseState(of, nil, "server")
+		if err != nil || state != c.want {
+			t.Errorf("after %s: %q, %v, want %q", c.set, state, err, c.want)
+		}
+	}
+	for _, c := range []struct {
+		err    error
+		status int
+		want   string
+	}{
+		{interfaces.ErrTaskNotRunning, 409, "Task not running"},
+		{interfaces.ErrPoststop, 409, "a poststop task can't be stopped by itself: it runs when the others have ended"},
+		{fmt.Errorf("%w: %w", interfaces.ErrUnsaved, syscall.ENOSPC), 503,
+			"the change holds until taskapi ends, because it could not be saved"},
+	} {
+		alloc.pauseErr = c.err
+		wantSDKError(t, client.Allocations().SetPauseState(of, nil, "server", "pause"), c.status, c.want)
 	}
 }

@@ -28,6 +28,10 @@ var (
 	ErrOnlyChildren = errors.New("the job's tasks run in its children alone: name a child, or start another one")
 	// ErrNotSupported: the task's driver can't do that.
 	ErrNotSupported = errors.New("not supported by the task's driver")
+	// ErrPoststop: a poststop task that waits for an operator would keep its allocation from ending.
+	ErrPoststop = errors.New("a poststop task can't be stopped by itself: it runs when the others have ended")
+	// ErrUnsaved: the change holds for now, and a crash before it is saved would undo it.
+	ErrUnsaved = errors.New("the change holds until taskapi ends, because it could not be saved")
 	// ErrUnknownSignal: no signal has that name on this machine.
 	ErrUnknownSignal = signals.ErrUnknown
 	// ErrTerminal: the allocation has ended or is ending, and the request would start something again.

@@ -327,8 +327,6 @@ func askForMore(t *testing.T, client *api.Client, alloc *api.Allocation) {
 		err  error
 		want string
 	}{
-		"a pause": {client.Allocations().SetPauseState(alloc, nil, "server", "pause"),
-			`409 (task "server" has no schedule`},
 		"a gc": {client.Allocations().GC(alloc, nil),
 			"409 (No such allocation on client, or allocation not eligible for GC)"},
 		"a bad filter": {second(client.Allocations().List(&api.QueryOptions{Filter: "=="})),
@@ -365,6 +363,22 @@ func restartAndSignal(t *testing.T, r *running, client *api.Client, alloc *api.A
 	if !slices.ContainsFunc(now.TaskStates["other"].Events, func(e *api.TaskEvent) bool { return e.Type == "Signaling" }) {
 		t.Errorf("no Signaling among the events of other right after the signal")
 	}
+	must.OK(t, client.Allocations().SetPauseState(alloc, nil, "other", "pause"))
+	r.eventually("stopped", func() bool {
+		now, _, err := client.Allocations().Info(testAllocID, nil)
+		return err == nil && now.TaskStates["other"].State == "pending" && now.ClientStatus == "running"
+	})
+	if state, _, err := client.Allocations().GetPauseState(alloc, nil, "other"); err != nil || state != "force_pause" {
+		t.Errorf("pause state: %q, %v", state, err)
+	}
+	if err := client.Allocations().Restart(alloc, "other", nil); err == nil || !strings.Contains(err.Error(), "409") {
+		t.Errorf("restart of a stopped task: %v", err)
+	}
+	must.OK(t, client.Allocations().SetPauseState(alloc, nil, "other", "scheduled"))
+	r.eventually("started", func() bool {
+		now, _, err := client.Allocations().Info(testAllocID, nil)
+		return err == nil && now.TaskStates["other"].State == "running"
+	})
 	nobody := *alloc
 	nobody.ID = strings.Replace(testAllocID, "1", "2", 1)
 	for _, tc := range []struct {

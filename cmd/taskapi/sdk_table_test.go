@@ -30,11 +30,10 @@ const (
 // sdkTable is every call of the SDK and what it gets: works, a status, an error of the SDK's own, or local for what
 // makes no request.
 var sdkTable = []sdkCalls{
-	{"Allocations", "Checks Info List PrefixList Restart RestartAllTasks Services Signal Stats Stop GetPauseState", works,
-		works, ""},
+	{"Allocations", "Checks Info List PrefixList Restart RestartAllTasks Services Signal Stats Stop GetPauseState SetPauseState",
+		works, works, ""},
 	{"Allocations", "Exec", works, "403", "a policy may give a task alloc-exec"},
 	{"Allocations", "GC", "409", "409", "of one that runs; an ended one is removed"},
-	{"Allocations", "SetPauseState", "409", "409", "of a task without a schedule; one that has a schedule pauses"},
 	{"AllocFS", "Cat List Logs ReadAt Stat Stream", works, works, ""},
 	{"EventStream", "Stream", works, works, ""},
 
@@ -164,7 +163,7 @@ func sdkArgumentsOf(alloc *api.Allocation, job *api.Job, log string) map[string]
 		"Allocations.Checks": {alloc.ID}, "Allocations.Info": {alloc.ID}, "Allocations.Services": {alloc.ID},
 		"Allocations.PrefixList":    {alloc.ID[:8]},
 		"Allocations.Exec":          {nil, nil, "server", nil, []string{"/bin/true"}, nil, nil, new(bytes.Buffer)},
-		"Allocations.GetPauseState": {nil, nil, "server"}, "Allocations.SetPauseState": {nil, nil, "server", "pause"},
+		"Allocations.GetPauseState": {nil, nil, "server"}, "Allocations.SetPauseState": {nil, nil, "server", "scheduled"},
 		"Allocations.Restart": {nil, "other"}, "Allocations.Signal": {nil, nil, "other", "SIGCONT"},
 		"AllocFS.Cat": {nil, log}, "AllocFS.List": {nil, "/"}, "AllocFS.ReadAt": {nil, log, int64(0),
 			int64(1)}, "AllocFS.Stat": {nil, log},

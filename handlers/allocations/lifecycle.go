@@ -110,28 +110,33 @@ func gc(ctx context.Context, r *route.Request, alloc Collector) (route.Answer, e
 	return route.Respond(struct{}{}) // Nomad sends nothing, which the SDK's Allocations.GC takes for an error
 }
 
-// overrides are the words of a request about a task's schedule.
+// Pauser is an allocation whose tasks can be stopped and started.
+type Pauser interface {
+	route.Alloc
+	interfaces.Pauser
+}
+
+// overrides are the words of a request to stop or start a task.
 var overrides = map[string]interfaces.ScheduleState{
 	"pause": interfaces.ScheduleForcedPause, "run": interfaces.ScheduleForcedRun, "scheduled": interfaces.ScheduleRun,
 }
 
-// pauseGet answers GET /v1/client/allocation/:id/pause: what holds for a task. It is empty for one that its
-// schedule lets run, for one without a schedule, and without the name of a task.
-func pauseGet(_ context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
+// pauseGet answers GET /v1/client/allocation/:id/pause: what holds for a task. It is empty for one that nobody stopped
+// and its schedule, if it has one, lets run, and without the name of a task.
+func pauseGet(_ context.Context, r *route.Request, alloc Pauser) (route.Answer, error) {
 	var state interfaces.ScheduleState
 	if task := r.Query().Get("task"); task != "" {
 		if wire.OwnTask(alloc.Snapshot(), task) == nil {
 			return route.Answer{}, apierror.New(apierror.NoTask)
 		}
-		if pauser, ok := alloc.(interfaces.Pauser); ok {
-			state, _ = pauser.PauseState(task) // it is a task of the allocation
-		}
+		state, _ = alloc.PauseState(task) // it is a task of the allocation
 	}
 	return route.Respond(api.AllocGetPauseResponse{ScheduleState: string(state)})
 }
 
-// pauseSet answers PUT /v1/client/allocation/:id/pause: a task with a schedule pauses, runs, or follows its schedule.
-func pauseSet(ctx context.Context, r *route.Request, alloc route.Alloc) (route.Answer, error) {
+// pauseSet answers PUT /v1/client/allocation/:id/pause: a task is stopped, runs, or follows its schedule. The answer does
+// not wait for its process.
+func pauseSet(ctx context.Context, r *route.Request, alloc Pauser) (route.Answer, error) {
 	var want api.AllocPauseRequest
 	if err := r.Decode(&want, false); err != nil {
 		return route.Answer{}, err
@@ -141,15 +146,10 @@ func pauseSet(ctx context.Context, r *route.Request, alloc route.Alloc) (route.A
 		return route.Answer{}, route.Invalid(`Not a valid task schedule state: give "pause", "run" or "scheduled", not %s`,
 			route.Clip(want.ScheduleState))
 	}
-	task := wire.OwnTask(alloc.Snapshot(), want.Task)
-	if task == nil {
+	if wire.OwnTask(alloc.Snapshot(), want.Task) == nil {
 		return route.Answer{}, apierror.New(apierror.NoTask)
 	}
-	pauser, ok := alloc.(interfaces.Pauser)
-	if !ok || task.Schedule == nil {
-		return route.Answer{}, apierror.New(apierror.NoSchedule, want.Task)
-	}
-	if err := pauser.SetPauseState(ctx, want.Task, override); err != nil {
+	if err := alloc.SetPauseState(ctx, want.Task, override); err != nil {
 		return route.Answer{}, fmt.Errorf("pause: %w", err)
 	}
 	return route.Respond(done{})

@@ -100,7 +100,6 @@ var (
 	AllocTerminal  = kind(http.StatusConflict, "restart of an alloc that should not run")
 	// AllocEnding is AllocTerminal in the words of an update.
 	AllocEnding     = kind(http.StatusConflict, "the allocation is ending or over: it takes no other job")
-	NoSchedule      = kind(http.StatusConflict, "task %q has no schedule: only a task that runs by one can be paused")
 	NotCollectable  = kind(http.StatusConflict, "No such allocation on client, or allocation not eligible for GC")
 	EnforcedMissing = kind(http.StatusConflict, "Enforcing job modify index 0: job already exists")
 	EnforcedIndex   = kind(http.StatusConflict,

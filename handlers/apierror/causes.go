@@ -31,6 +31,8 @@ var causes = []cause{
 	{is(interfaces.ErrUnknownSignal), UnknownSignal},
 	{is(interfaces.ErrNotSupported), Conflict},
 	{names(interfaces.ErrOnlyChildren), Conflict},
+	{names(interfaces.ErrPoststop), Conflict},
+	{names(interfaces.ErrUnsaved), Unavailable},
 	{is(interfaces.ErrNotTerminal), NotCollectable},
 	{is(interfaces.ErrTerminal), AllocTerminal},
 	{is(interfaces.ErrInvalidJob), Invalid},

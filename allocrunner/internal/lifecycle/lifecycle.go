@@ -61,6 +61,7 @@ type State struct {
 	Phase   Phase
 	Failed  bool
 	Unready bool // it is Running, and has not said yet that it is ready, as it is going to
+	Stopped bool // it is Pending until an operator starts it
 }
 
 // Cause is why a group ends before its tasks have ended by themselves.
@@ -137,6 +138,8 @@ func prestartDone(t Task, s State) bool {
 	}
 	return s.Phase == Dead && !s.Failed
 }
+
+func isStopped(_ Task, s State) bool { return s.Stopped }
 
 func isReady(s State) bool { return s.Phase == Running && !s.Unready }
 
@@ -216,7 +219,8 @@ func (g Group) toStart() []string {
 func (g Group) Ended() bool { return g.all(notPoststop, isDead) }
 
 // ClientStatus returns the allocation's status and description by Nomad's rules: a failed task comes before a running
-// one, a running one before a pending one, and a pending one before completion.
+// one, a running one before a pending one, and a pending one before completion. An allocation whose tasks an operator has
+// stopped is running, since it began and has not ended.
 func (g Group) ClientStatus() (status, description string) {
 	isRunning := func(_ Task, s State) bool { return s.Phase == Running }
 	switch {
@@ -224,6 +228,8 @@ func (g Group) ClientStatus() (status, description string) {
 		return api.AllocClientStatusFailed, "Failed tasks"
 	case len(g.names(isRunning)) > 0:
 		return api.AllocClientStatusRunning, "Tasks are running"
+	case len(g.names(isStopped)) > 0:
+		return api.AllocClientStatusRunning, "Tasks are stopped"
 	case len(g.names(isAlive)) > 0:
 		return api.AllocClientStatusPending, "No tasks have started"
 	}

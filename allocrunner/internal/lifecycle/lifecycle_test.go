@@ -201,6 +201,7 @@ func TestClientStatus(t *testing.T) {
 		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: r}, "c": {Phase: p}}, "running"},
 		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: p}}, "pending"},
 		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: w}}, "pending"},
+		{map[string]lifecycle.State{"a": {Phase: p}, "b": {Phase: p, Stopped: true}}, "running"},
 		{map[string]lifecycle.State{"a": {Phase: d}, "b": {Phase: d}}, "complete"},
 	} {
 		g := lifecycle.Group{States: tc.states}

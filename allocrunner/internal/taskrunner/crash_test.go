@@ -103,7 +103,6 @@ func crashRules(wait bool) rules {
 	r.now = modelNow
 	r.shutdownDelay = time.Second
 	r.policy = restarts.Policy{Attempts: 2, Interval: time.Hour, Delay: time.Second, Wait: wait}
-	r.times = everyDay
 	return r
 }
 

@@ -45,13 +45,13 @@ func startedEvent(details map[string]string) *api.TaskEvent {
 	return newEvent(api.TaskStarted, "Task started by client", details)
 }
 
-// scheduleEvent has Nomad's types and words.
-func scheduleEvent(s interfaces.ScheduleState) *api.TaskEvent {
+// scheduleEvent has Nomad's types and words. A task without a schedule runs because an operator says so.
+func (r rules) scheduleEvent(s interfaces.ScheduleState) *api.TaskEvent {
 	kind, message := interfaces.EventRunning, "Running due to "
 	if s.Pauses() {
 		kind, message = interfaces.EventPausing, "Pausing due to "
 	}
-	if s == interfaces.ScheduleForcedPause || s == interfaces.ScheduleForcedRun {
+	if s == interfaces.ScheduleForcedPause || s == interfaces.ScheduleForcedRun || r.times.Always() {
 		message += "override"
 	} else {
 		message += "schedule"

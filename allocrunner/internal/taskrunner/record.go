@@ -48,7 +48,7 @@ func (r *record) stands() standing {
 }
 
 // add stamps an event and appends it, dropping the oldest beyond maxEvents, and updates the fields that the event is
-// about.
+// about. The event that says why the task is paused or forced to run stays for as long as it holds.
 func (r *record) add(e *api.TaskEvent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,8 +58,12 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 		r.state.Events = r.state.Events[:n-1] // only the latest of several statuses leaves room for other events
 	}
 	r.state.Events = append(r.state.Events, e)
-	if n := len(r.state.Events) - maxEvents; n > 0 {
-		r.state.Events = r.state.Events[n:]
+	if len(r.state.Events) > maxEvents {
+		oldest := 0
+		if interfaces.SaysSchedule(r.state.Events[0]) && !slices.ContainsFunc(r.state.Events[1:], interfaces.SaysSchedule) {
+			oldest = 1
+		}
+		r.state.Events = slices.Delete(r.state.Events, oldest, oldest+1)
 	}
 	switch e.Type {
 	case api.TaskStarted:
@@ -75,7 +79,8 @@ func (r *record) add(e *api.TaskEvent, now time.Time) {
 func (r *record) set(s state, now time.Time, timer any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.standing.State = lifecycle.State{Phase: s.lifecyclePhase(), Failed: s.failed}
+	r.standing.State = lifecycle.State{Phase: s.lifecyclePhase(), Failed: s.failed,
+		Stopped: s.phase == paused && s.override == interfaces.ScheduleForcedPause}
 	r.standing.Unready = s.unready && r.standing.Phase == lifecycle.Running
 	r.standing.resetting, r.standing.restarting = s.beingStopped() && s.intent == reset, s.restarting()
 	r.standing.running, r.standing.schedule = s.phase == running, s.schedule()

@@ -6,18 +6,20 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/lifecycle"
 )
 
 // longestAlarm is how long a task waits without a look at the clock, which may have been set.
 const longestAlarm = time.Minute
 
-// lookAtSchedule pauses the task, or lets it run, as its schedule says now, and sets the alarm for the next look.
+// lookAtSchedule pauses the task, or lets it run, as its schedule or an operator says, and sets the alarm for the next
+// look at the schedule.
 func (r *Runner) lookAtSchedule(ctx context.Context) {
-	if r.rules.times.Always() && r.state.schedule() == interfaces.ScheduleRun {
+	r.handle(ctx, clockRead{})
+	if r.rules.times.Always() {
 		r.alarm.Stop()
 		return
 	}
-	r.handle(ctx, clockRead{})
 	now := time.Now()
 	after := longestAlarm
 	if _, change := r.rules.times.At(now); !change.IsZero() {
@@ -35,16 +37,19 @@ func SavedPauseState(saved interfaces.SavedTask) interfaces.ScheduleState {
 }
 
 // SetPauseState makes the task pause or run whatever its schedule says, or follow the schedule again. It returns when
-// the override is saved. Errors: interfaces.ErrNotSupported, interfaces.ErrTaskNotRunning.
+// the override is saved. Errors: interfaces.ErrTaskNotRunning, interfaces.ErrPoststop, interfaces.ErrUnsaved.
 func (r *Runner) SetPauseState(ctx context.Context, override interfaces.ScheduleState) error {
 	return r.request(ctx, message{call: func(ctx context.Context) error {
 		switch {
-		case r.rules.times.Always():
-			return fmt.Errorf("the task has no schedule: %w", interfaces.ErrNotSupported)
-		case r.state.phase == dead:
+		case lifecycle.Of(r.cfg.Task).Hook == lifecycle.Poststop:
+			return interfaces.ErrPoststop
+		case r.state.phase == dead, r.state.intent == kill:
 			return interfaces.ErrTaskNotRunning
 		}
 		r.handle(ctx, overridden{override})
+		if err := r.cfg.Observer.Save(r.name); err != nil {
+			return fmt.Errorf("%w: %w", interfaces.ErrUnsaved, err)
+		}
 		return nil
 	}})
 }

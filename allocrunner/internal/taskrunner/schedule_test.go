@@ -2,6 +2,8 @@ package taskrunner
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +11,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/internal/must"
 )
 
 // newScheduled returns a runner of a task that runs from 00:10 to 00:20. The clock of synctest begins at midnight.
@@ -101,6 +105,90 @@ func TestSchedule(t *testing.T) {
 			t.Errorf("a killed task that was paused is %s", r.Wire().State)
 		}
 		r.Close()
+		synctest.Wait()
+	})
+}
+
+// unsaved is an Observer that can't save.
+type unsaved struct{ nobody }
+
+func (unsaved) Save(string) error { return errors.New("no space left on device") }
+
+// TestStopTask stops a task without a schedule: it stays so under another runner, is shown so after any number of
+// events, and starts when an operator says so.
+func TestStopTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newOneProcess()
+		r := newRunner(t, ready{p}, Config{})
+		r.Receive()
+		go r.Run(t.Context())
+		r.Open()
+		<-p.starts
+		must.OK(t, r.SetPauseState(t.Context(), interfaces.ScheduleForcedPause))
+		synctest.Wait()
+		for range 2 {
+			for i := range 2 * maxEvents {
+				r.Event("Template", fmt.Sprint(i))
+			}
+			time.Sleep(24 * time.Hour)
+			synctest.Wait()
+			if got := r.Saved().Phase; got != "paused" || len(p.starts) > 0 {
+				t.Fatalf("a stopped task: phase %s, %d starts", got, len(p.starts))
+			}
+			if events := r.Wire().Events; len(events) != maxEvents {
+				t.Errorf("%d events are kept", len(events))
+			}
+			if shown := interfaces.ShownSchedule(r.Wire()); shown != interfaces.ScheduleForcedPause {
+				t.Errorf("the events say %q", shown)
+			}
+			if is := r.State(); is.Phase != lifecycle.Pending || !is.Stopped {
+				t.Errorf("in its group: %+v", is)
+			}
+			if err := r.Restart(t.Context(), "why"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+				t.Errorf("a restart of a stopped task: %v", err)
+			}
+			saved := r.Saved()
+			r.Close()
+			r = newRunner(t, ready{p}, Config{})
+			restore(t, r, saved, p)
+			go r.Run(t.Context())
+		}
+		must.OK(t, r.SetPauseState(t.Context(), interfaces.ScheduleForcedRun))
+		<-p.starts
+		synctest.Wait()
+		if shown := interfaces.ShownSchedule(r.Wire()); shown != interfaces.ScheduleRun || r.State().Stopped {
+			t.Errorf("a started task without a schedule is shown as %q", shown)
+		}
+		r.Kill(nil, Graceful)
+		synctest.Wait()
+		if err := r.SetPauseState(t.Context(), interfaces.ScheduleForcedPause); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+			t.Errorf("a stop of a dead task: %v", err)
+		}
+		r.Close()
+		synctest.Wait()
+	})
+}
+
+// TestStopTaskIsRefused: a poststop task would keep its allocation from ending, and a success that a crash forgets is
+// none.
+func TestStopTaskIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		poststop := newRunner(t, ready{newOneProcess()}, Config{})
+		poststop.cfg.Task.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPoststop}
+		for r, want := range map[*Runner]string{
+			poststop: "a poststop task can't be stopped by itself",
+			newRunner(t, ready{newOneProcess()}, Config{Observer: unsaved{}}): "no space left on device",
+		} {
+			r.Receive()
+			go r.Run(t.Context())
+			err := r.SetPauseState(t.Context(), interfaces.ScheduleForcedPause)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+			r.Kill(nil, AtOnce)
+			synctest.Wait()
+			r.Close()
+		}
 		synctest.Wait()
 	})
 }

@@ -28,7 +28,8 @@ import (
 //	   └────────── dead <──────────┴──────────────────────────── stopping
 //	                          exited (and, when restarted, back to starting)
 //
-// A task with a schedule is paused outside of its times: then it starts no process, and one that runs is stopped.
+// A task is paused outside of the times of its schedule, and while an operator has stopped it: then it starts no
+// process, and one that runs is stopped.
 type phase int
 
 const (
@@ -62,7 +63,7 @@ const (
 	restart         // the next process, at once
 	reset           // back to waiting, for a restart of the whole group
 	evaluate        // the restart policy decides, as for a failure
-	pause           // the next process, when the schedule lets it run
+	pause           // the next process, when the schedule or an operator lets it run
 )
 
 // intentNames are the intents as they are saved.
@@ -223,8 +224,12 @@ type (
 	unlisten  struct{} // close the sockets that are kept for the next process: there is none
 )
 
-// lifecyclePhase returns the task's phase in its group. A task in its shutdown delay is pending, as in Nomad.
+// lifecyclePhase returns the task's phase in its group. A task that is killed is pending in its shutdown delay, as in
+// Nomad.
 func (s state) lifecyclePhase() lifecycle.Phase {
+	if s.phase == shutdownDelay && (s.intent == pause || s.intent == reset) {
+		return lifecycle.Running
+	}
 	switch s.phase {
 	case waiting:
 		return lifecycle.Waiting
@@ -282,7 +287,7 @@ func (t *transition) apply(e event) {
 		}
 		t.setUp = true
 		if says := t.schedule(); says != interfaces.ScheduleRun {
-			t.emit(scheduleEvent(says))
+			t.emit(t.scheduleEvent(says))
 		}
 		t.start()
 	case started:
@@ -346,21 +351,23 @@ func (t *transition) start(before ...effect) {
 }
 
 // follow acts on what the schedule says now, or the operator. As in Nomad, a pause has the kill_signal and the
-// kill_timeout of a kill. Clients of a paused task are refused: it may be paused for days.
+// kill_timeout of a kill, and at the end of the schedule's times no shutdown delay. Clients of a paused task are refused:
+// it may be paused for days.
 func (t *transition) follow(override interfaces.ScheduleState) {
-	was := t.schedule()
-	t.outside, t.override = t.outsideNow(), override
-	if t.times.Always() {
-		t.override = interfaces.ScheduleRun
+	was, stopped := t.schedule(), t.override
+	if t.times.Always() && override == interfaces.ScheduleForcedRun { // it needs no force
+		override = interfaces.ScheduleRun
 	}
-	if t.phase == waiting || t.phase == dead || t.intent == kill {
+	t.outside, t.override = t.outsideNow(), override
+	if t.phase == dead || t.intent == kill || t.phase == waiting && stopped == override {
 		return
 	}
 	says := t.schedule()
 	if says != was {
-		t.emit(scheduleEvent(says))
+		t.emit(t.scheduleEvent(says))
 	}
 	switch {
+	case t.phase == waiting:
 	case !says.Pauses():
 		if t.phase == paused {
 			t.start()
@@ -371,7 +378,13 @@ func (t *transition) follow(override interfaces.ScheduleState) {
 	case t.phase == running:
 		t.intent = pause
 		t.unlisten()
-		t.stop(prekill{})
+		if says == interfaces.ScheduleForcedPause && t.delays(Graceful) {
+			t.delayStop()
+		} else {
+			t.stop(prekill{})
+		}
+	case t.phase == stopping && t.intent != reset:
+		t.intent = pause
 	case t.phase == backoff:
 		t.phase = paused
 		t.do(disarm{})
@@ -522,7 +535,7 @@ func (t *transition) kill(e killRequested) {
 		if e.reason != nil {
 			t.emit(e.reason)
 		}
-		if !t.delays(e.mode) && (e.reason == nil || e.reason.Type != api.TaskKilling) {
+		if !t.delays(e.mode) && t.phase != shutdownDelay && (e.reason == nil || e.reason.Type != api.TaskKilling) {
 			t.emit(killingEvent(e.mode, t.killTimeout))
 		}
 		if t.hasProcess() {
@@ -542,8 +555,7 @@ func (t *transition) kill(e killRequested) {
 			t.stop(prekill{})
 			return
 		}
-		t.phase = shutdownDelay
-		t.do(prekill{}, emit{shutdownDelayEvent(t.shutdownDelay)}, arm{t.shutdownDelay})
+		t.delayStop()
 	case shutdownDelay:
 		if t.mode != Graceful {
 			t.stopDelayed()
@@ -560,8 +572,18 @@ func (t *transition) delays(mode KillMode) bool {
 	return t.phase == running && t.shutdownDelay > 0 && mode == Graceful
 }
 
+func (t *transition) delayStop() {
+	t.phase = shutdownDelay
+	t.do(prekill{}, emit{shutdownDelayEvent(t.shutdownDelay)}, arm{t.shutdownDelay})
+}
+
 // stopDelayed stops the process at the end of the shutdown delay. Only now is Killing true, which names the signal.
-func (t *transition) stopDelayed() { t.stop(emit{killingEvent(t.mode, t.killTimeout)}) }
+func (t *transition) stopDelayed() {
+	if t.intent == kill {
+		t.emit(killingEvent(t.mode, t.killTimeout))
+	}
+	t.stop()
+}
 
 // stop stops the process with the kill signal and the kill timeout, or kills it at once.
 func (t *transition) stop(before ...effect) {

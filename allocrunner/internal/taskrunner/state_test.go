@@ -66,6 +66,9 @@ func TestSequencesOfEvents(t *testing.T) {
 	never.policy, never.readyTimeout = restarts.Policy{}, time.Second
 	scheduled, closed := testRules, testRules
 	scheduled.times, closed.times = everyDay, noDay
+	closedDelayed := closed
+	closedDelayed.shutdownDelay = 3 * time.Second
+	stopTask := overridden{interfaces.ScheduleForcedPause}
 	notifying := testRules
 	notifying.readyTimeout, notifying.watchdog = 30*time.Second, 10*time.Second
 	for _, tc := range []struct {
@@ -206,8 +209,31 @@ func TestSequencesOfEvents(t *testing.T) {
 			startFailed{}, restartRequested{}}, []string{"Task Setup", "Pausing"}, paused, false},
 		{"reset while it is paused", closed, []event{clockRead{}, opened{}, resetRequested{"all"}, opened{}},
 			[]string{"Task Setup", "Pausing", "Restart Signaled", "Restarting", "Pausing"}, paused, false},
-		{"without a schedule", testRules, []event{opened{}, started{}, overridden{interfaces.ScheduleForcedPause}},
-			[]string{"Task Setup", "Started"}, running, false},
+		{"stopped without a schedule, and started", testRules, []event{opened{}, started{}, stopTask, exit(130), clockRead{},
+			restartRequested{}, overridden{}, started{}},
+			[]string{"Task Setup", "Started", "Pausing", "Terminated", "Running", "Started"}, running, false},
+		{"stopped before its turn", testRules, []event{stopTask, opened{}},
+			[]string{"Pausing", "Task Setup", "Pausing"}, paused, false},
+		{"stopped with a shutdown delay", delayed, []event{opened{}, started{}, stopTask, stopTask, elapsed{}, exit(130)},
+			[]string{"Task Setup", "Started", "Pausing", "Waiting for shutdown delay", "Terminated"}, paused, false},
+		{"outside of its times, without the shutdown delay", closedDelayed, []event{clockRead{}, opened{},
+			overridden{interfaces.ScheduleForcedRun}, started{}, overridden{}, exit(130)},
+			[]string{"Task Setup", "Pausing", "Running", "Started", "Pausing", "Terminated"}, paused, false},
+		{"started again in the shutdown delay", delayed, []event{opened{}, started{}, stopTask, overridden{}, elapsed{},
+			exit(130), started{}}, []string{"Task Setup", "Started", "Pausing", "Waiting for shutdown delay", "Running",
+			"Terminated", "Started"}, running, false},
+		{"killed in the shutdown delay of a stop", delayed, []event{opened{}, started{}, stopTask, killRequested{},
+			elapsed{}, exit(130)}, []string{"Task Setup", "Started", "Pausing", "Waiting for shutdown delay", "Killing",
+			"Terminated", "Killed"}, dead, false},
+		{"killed at once in the shutdown delay of a stop", delayed, []event{opened{}, started{}, stopTask,
+			killRequested{mode: AtOnce}, exit(137)}, []string{"Task Setup", "Started", "Pausing",
+			"Waiting for shutdown delay", "Killing", "Terminated", "Killed"}, dead, false},
+		{"reset in the shutdown delay of a stop", delayed, []event{opened{}, started{}, stopTask, resetRequested{"all"},
+			elapsed{}, exit(130), opened{}}, []string{"Task Setup", "Started", "Pausing", "Waiting for shutdown delay",
+			"Restart Signaled", "Terminated", "Restarting", "Pausing"}, paused, false},
+		{"stopped while it ends as unhealthy", once, []event{opened{}, started{},
+			restartRequested{reason: "sick", counted: true}, stopTask, exit(130)},
+			[]string{"Task Setup", "Started", "Restart Signaled", "Pausing", "Terminated"}, paused, false},
 		{"leftovers are reported", once, []event{opened{}, started{}, exited{leftover: 2}},
 			[]string{"Task Setup", "Started", "Terminated", api.TaskDriverMessage}, dead, false},
 		{"in its last interval, past its attempts", patient,
