@@ -24,26 +24,35 @@ var (
 	deletes   = []string{http.MethodDelete}
 )
 
-const noVolumes = "volumes are directories that the machine's settings declare, and there are no plugins"
+// Why there is nothing, for several rows.
+const (
+	noACL = "there are no ACL policies, roles or stored tokens: " +
+		"a workload identity or the operator's token says who calls, and a policy file " +
+		"(taskapi run --policy) what it may do"
+	noCluster    = "this machine is no member of a cluster: no server to join or leave, no scheduler, no Raft"
+	noPools      = "the node pools are all and default, both with the one machine"
+	noVolumes    = "volumes are directories that the machine's settings declare, and there are no plugins"
+	noEnterprise = "this is a feature of Nomad Enterprise"
+)
 
 // absences are all of them. A route of Nomad's that is neither here nor in the table of routes does not exist there
 // either.
 var absences = []absence{
-	{"there are no ACL policies, roles or stored tokens: " +
-		"a workload identity or the operator's token says who calls, and a policy file " +
-		"(taskapi run --policy) what it may do", nil, []string{
-		"/v1/acl/policy/{name}", "/v1/acl/bootstrap", "/v1/acl/tokens", "/v1/acl/token", "/v1/acl/token/{name}",
-		"/v1/acl/token/onetime", "/v1/acl/token/onetime/exchange", "/v1/acl/role", "/v1/acl/role/{name}",
-		"/v1/acl/role/name/{name}", "/v1/acl/auth-method", "/v1/acl/auth-method/{name}",
-		"/v1/acl/binding-rule", "/v1/acl/binding-rule/{name}", "/v1/acl/oidc/auth-url", "/v1/acl/oidc/complete-auth",
-		"/v1/acl/login",
-		"/v1/acl/identity/client-introduction-token",
+	{noACL, nil, []string{
+		"/v1/acl/bootstrap", "/v1/acl/token", "/v1/acl/token/onetime", "/v1/acl/token/onetime/exchange", "/v1/acl/role",
+		"/v1/acl/auth-method", "/v1/acl/binding-rule", "/v1/acl/oidc/auth-url", "/v1/acl/oidc/complete-auth",
+		"/v1/acl/login", "/v1/acl/identity/client-introduction-token",
 	}},
-	{"this machine is no member of a cluster: no server to join or leave, no scheduler, no Raft", nil, []string{
-		"/v1/agent/join", "/v1/agent/force-leave", "/v1/agent/schedulers", "/v1/agent/schedulers/config",
-		"/v1/operator/raft/*",
-		"/v1/operator/autopilot/configuration", "/v1/operator/autopilot/health", "/v1/operator/snapshot",
-		"/v1/operator/scheduler/configuration", "/v1/operator/utilization", "/v1/operator/upgrade-check/{name}",
+	{noACL, changes, []string{
+		"/v1/acl/policy/{name}", "/v1/acl/token/{name}", "/v1/acl/role/{name}", "/v1/acl/auth-method/{name}",
+		"/v1/acl/binding-rule/{name}",
+	}},
+	{noCluster, nil, []string{
+		"/v1/agent/join", "/v1/agent/force-leave", "/v1/operator/raft/*", "/v1/operator/autopilot/configuration",
+		"/v1/operator/autopilot/health", "/v1/operator/snapshot",
+	}},
+	{noCluster, puts, []string{
+		"/v1/agent/schedulers/config", "/v1/operator/scheduler/configuration", "/v1/operator/utilization",
 	}},
 	{"this machine is no member of a cluster: it has no servers to choose", puts, []string{"/v1/agent/servers"}},
 	{"the keys that sign identities are managed on the machine, with taskapi keyring", nil, []string{
@@ -62,12 +71,8 @@ var absences = []absence{
 			"/v1/node/{node}/drain", "/v1/node/{node}/eligibility", "/v1/node/{node}/purge", "/v1/node/{node}/evaluate",
 		},
 	},
-	{"there is one node pool, default, with the one machine", puts, []string{"/v1/node/pools"}},
-	{"there is one node pool, default, with the one machine", changes, []string{"/v1/node/pool/{pool}"}},
-	{"there is one node pool, default, with the one machine", nil, []string{
-		"/v1/node/pool/{pool}/nodes", "/v1/node/pool/{pool}/jobs",
-	}},
-	{"there is no autoscaler", nil, []string{"/v1/scaling/policy/{name}"}},
+	{noPools, puts, []string{"/v1/node/pools"}},
+	{noPools, changes, []string{"/v1/node/pool/{pool}"}},
 	{"versions of a job are neither marked stable nor tagged here; register the version that is to run", nil, []string{
 		"/v1/job/{job}/stable", "/v1/job/{job}/versions/{name}/tag",
 	}},
@@ -79,12 +84,11 @@ var absences = []absence{
 	{"there is one namespace, that of the job", puts, []string{"/v1/namespace"}},
 	{"there is one namespace, that of the job", changes, []string{"/v1/namespace/{namespace}"}},
 	{noVolumes, puts, []string{"/v1/volumes"}},
-	{noVolumes, nil, []string{
-		"/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volume/csi/*", "/v1/plugin/csi/{name}", "/v1/volume/host/*",
-		"/v1/volumes/claim/{name}",
-	}},
-	{"this is a feature of Nomad Enterprise", nil, []string{
-		"/v1/operator/license", "/v1/quotas", "/v1/quota-usages", "/v1/quota", "/v1/quota/{name}", "/v1/quota/usage/{name}",
+	{noVolumes, nil, []string{"/v1/volumes/external", "/v1/volumes/snapshot", "/v1/volumes/claim/{name}"}},
+	{noVolumes, changes, []string{"/v1/volume/csi/*", "/v1/volume/host/*"}},
+	{noEnterprise, puts, []string{"/v1/operator/license"}},
+	{noEnterprise, nil, []string{
+		"/v1/quotas", "/v1/quota-usages", "/v1/quota", "/v1/quota/{name}", "/v1/quota/usage/{name}",
 		"/v1/recommendations", "/v1/recommendations/apply", "/v1/recommendation", "/v1/recommendation/{name}",
 		"/v1/sentinel/policies", "/v1/sentinel/policy/{name}",
 	}},
@@ -92,10 +96,11 @@ var absences = []absence{
 }
 
 // absentRoutes returns the rows of the routes that answer 501. Any valid token gets their words, which say nothing
-// about the allocation. Lists are empty rather than absent, where Nomad has a list and there can be nothing in it here.
+// about the allocation. Lists are empty rather than absent, where Nomad has a list and there can be nothing in it here, and
+// one of them is 404, as in Nomad.
 func absentRoutes() []route.Route {
 	var rows []route.Route
-	for _, none := range [][2]string{
+	for _, none := range [...]struct{ path, doc string }{
 		{"/v1/acl/policies", "Lists none: a policy file of taskapi says what a token may do."},
 		{"/v1/acl/auth-methods", "Lists none."},
 		{"/v1/acl/roles", "Lists none."},
@@ -105,7 +110,24 @@ func absentRoutes() []route.Route {
 		{"/v1/volumes/claims", "Lists none."},
 		{"/v1/plugins", "Lists none."},
 	} {
-		rows = append(rows, route.Read(none[0], auth.ReadJob, route.Constant([]any{}), none[1]))
+		rows = append(rows, route.Read(none.path, auth.ReadJob, route.Constant([]any{}), none.doc))
+	}
+	rows = append(rows, route.Read("/v1/acl/policy/self", auth.ReadJob, route.Constant(nil), "Lists none."))
+	for _, none := range [...]struct {
+		path string
+		kind apierror.Kind
+	}{
+		{"/v1/acl/policy/{name}", apierror.NoPolicy},
+		{"/v1/acl/role/{name}", apierror.NoRole},
+		{"/v1/acl/role/name/{name}", apierror.NoRole},
+		{"/v1/acl/auth-method/{name}", apierror.NoAuthMethod},
+		{"/v1/acl/binding-rule/{name}", apierror.NoBindingRule},
+		{"/v1/scaling/policy/{name}", apierror.NoScalingPolicy},
+		{"/v1/volume/csi/{name}", apierror.NoVolume},
+		{"/v1/volume/host/{name}", apierror.NoVolume},
+		{"/v1/plugin/csi/{name}", apierror.NoPlugin},
+	} {
+		rows = append(rows, route.Read(none.path, auth.ReadJob, route.Missing(none.kind), "Answers 404: there is none."))
 	}
 	for _, group := range absences {
 		methods := group.methods

@@ -33,7 +33,10 @@ var opens = map[string][]string{
 		"GET /v1/evaluation/{eval}", "GET /v1/evaluation/{eval}/allocations", "GET /v1/event/stream",
 		"GET /v1/acl/policies", "GET /v1/acl/auth-methods", "GET /v1/scaling/policies", "GET /v1/volumes", "GET /v1/plugins",
 		"GET /v1/acl/roles", "GET /v1/acl/binding-rules", "GET /v1/volumes/claims",
-		"GET /v1/node/pools", "GET /v1/node/pool/{pool}",
+		"GET /v1/node/pools", "GET /v1/node/pool/{pool}", "GET /v1/node/pool/{pool}/jobs",
+		"GET /v1/acl/policy/self", "GET /v1/acl/policy/{name}", "GET /v1/acl/role/{name}", "GET /v1/acl/role/name/{name}",
+		"GET /v1/acl/auth-method/{name}", "GET /v1/acl/binding-rule/{name}", "GET /v1/scaling/policy/{name}",
+		"GET /v1/volume/csi/{name}", "GET /v1/volume/host/{name}", "GET /v1/plugin/csi/{name}",
 	},
 	"read-logs": {
 		"GET /v1/client/fs/logs/{alloc}",
@@ -58,13 +61,13 @@ var opens = map[string][]string{
 	},
 	"node:read": {
 		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}",
-		"GET /v1/node/{node}/allocations", "GET /v1/client/metadata", "GET /v1/event/stream",
+		"GET /v1/node/pool/{pool}/nodes", "GET /v1/node/{node}/allocations", "GET /v1/client/metadata", "GET /v1/event/stream",
 	},
 	"node:write": {
 		"PUT /v1/client/gc", "PUT /v1/client/metadata",
 	},
 	"agent:read": {
-		"GET /v1/agent/self", "GET /v1/agent/servers",
+		"GET /v1/agent/self", "GET /v1/agent/servers", "GET /v1/agent/schedulers", "GET /v1/agent/schedulers/config",
 	},
 	"agent:monitor": {
 		"GET /v1/agent/monitor",
@@ -75,7 +78,9 @@ var opens = map[string][]string{
 		"PUT /v1/job/{job}/revert", "PUT /v1/job/{job}/plan", "PUT /v1/job/{job}/scale",
 		"PUT /v1/job/{job}/dispatch", "PUT /v1/job/{job}/dispatch/payload", "PUT /v1/job/{job}/periodic/force",
 		"DELETE /v1/service/{name}/{id}",
-		"GET /v1/acl/token/self", "GET /v1/metrics",
+		"GET /v1/acl/token/self", "GET /v1/acl/token/{name}", "GET /v1/acl/tokens", "GET /v1/metrics",
+		"GET /v1/operator/scheduler/configuration", "GET /v1/operator/upgrade-check/vault-workload-identity",
+		"GET /v1/operator/license",
 		"PUT /v1/deployment/fail/{deployment}", "PUT /v1/deployment/promote/{deployment}",
 		"PUT /v1/deployment/allocation-health/{deployment}",
 	},

@@ -125,6 +125,39 @@ func TestSDKNamespaces(t *testing.T) {
 	wantSDKError(t, err, 404, "Namespace not found")
 }
 
+// TestSDKNodePools: the machine is in Nomad's two pools, and the job in the one that it names.
+func TestSDKNodePools(t *testing.T) {
+	pools := newServer(t, newAlloc(t), everyRoute).sdk(t, operator).NodePools()
+	for prefix, want := range map[string]int{"": 2, "def": 1, "x": 0} {
+		if got, _, err := pools.PrefixList(prefix, nil); err != nil || len(got) != want {
+			t.Errorf("list with prefix %q = %v, %v; want %d", prefix, got, err, want)
+		}
+	}
+	for name, want := range map[string][2]int{"default": {1, 1}, "all": {1, 0}, "x": {0, 0}} {
+		machines, _, err := pools.ListNodes(name, nil)
+		must.OK(t, err)
+		jobs, _, err := pools.ListJobs(name, nil)
+		if got := [2]int{len(machines), len(jobs)}; err != nil || got != want {
+			t.Errorf("pool %s has %d machines and jobs, %v; want %d", name, got, err, want)
+		}
+	}
+}
+
+// TestSDKTokens: the operator's token is the only one.
+func TestSDKTokens(t *testing.T) {
+	tokens := newServer(t, newAlloc(t)).sdk(t, operator).ACLTokens()
+	self, _, err := tokens.Self(nil)
+	must.OK(t, err)
+	if one, _, err := tokens.Info(self.AccessorID, nil); err != nil || !cmp.Equal(one, self) {
+		t.Errorf("info = %+v, %v; want %+v", one, err, self)
+	}
+	if all, _, err := tokens.List(nil); err != nil || len(all) != 1 || all[0].AccessorID != self.AccessorID {
+		t.Errorf("list = %v, %v", all, err)
+	}
+	_, _, err = tokens.Info(otherID, nil)
+	wantSDKError(t, err, 404, "ACL token not found")
+}
+
 // nothingBut adds the contexts of a task's search in which nothing was found.
 func nothingBut(found map[contexts.Context][]string) map[contexts.Context][]string {
 	for _, c := range []contexts.Context{"allocs", "jobs", "evals", "namespaces", "deployment", "scaling_policy", "vars"} {

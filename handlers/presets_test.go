@@ -76,17 +76,25 @@ var nomadMachine = map[string][]string{
 	`node { policy = "deny" }`: nil,
 	`node { policy = "read" }`: {
 		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}",
+		"GET /v1/node/pool/{pool}/nodes",
 		"GET /v1/node/{node}/allocations",
 		"GET /v1/client/metadata", "GET /v1/event/stream",
 	},
 	`node { policy = "write" }`: {
 		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}",
+		"GET /v1/node/pool/{pool}/nodes",
 		"GET /v1/node/{node}/allocations",
 		"GET /v1/client/metadata", "GET /v1/event/stream", "PUT /v1/client/metadata", "PUT /v1/client/gc",
 	},
-	`agent { policy = "deny" }`:  nil,
-	`agent { policy = "read" }`:  {"GET /v1/agent/self", "GET /v1/agent/servers", "GET /v1/agent/monitor"},
-	`agent { policy = "write" }`: {"GET /v1/agent/self", "GET /v1/agent/servers", "GET /v1/agent/monitor"},
+	`agent { policy = "deny" }`: nil,
+	`agent { policy = "read" }`: {
+		"GET /v1/agent/self", "GET /v1/agent/servers", "GET /v1/agent/schedulers", "GET /v1/agent/schedulers/config",
+		"GET /v1/agent/monitor",
+	},
+	`agent { policy = "write" }`: {
+		"GET /v1/agent/self", "GET /v1/agent/servers", "GET /v1/agent/schedulers", "GET /v1/agent/schedulers/config",
+		"GET /v1/agent/monitor",
+	},
 }
 
 // TestPolicyOfTheMachine holds node and agent blocks to Nomad's facts: each opens the routes that it opens there, and

@@ -629,6 +629,11 @@ func TestAgentsNamespaces(t *testing.T) {
 		statuses[0].ID != "pair" || len(statuses[0].Allocs) != 1 {
 		t.Errorf("the statuses of jobs are %+v, %v", statuses, err)
 	}
+	for pool, want := range map[string]int{"default": 3, "all": 0} {
+		if jobs, _, err := client.NodePools().ListJobs(pool, all); err != nil || len(jobs) != want {
+			t.Errorf("the pool %s has the jobs %+v, %v; want %d", pool, jobs, err, want)
+		}
+	}
 	found, _, err := client.Search().FuzzySearch("AIR", contexts.Jobs, all)
 	if err != nil || len(found.Matches[contexts.Jobs]) != 3 {
 		t.Errorf("the search finds %+v, %v", found, err)

@@ -19,7 +19,7 @@ const (
 	noCluster    = "no cluster: no servers, scheduler or Raft"
 	noKeyring    = "signing keys are managed on the machine, with `taskapi keyring`"
 	noVolumes    = "volumes are declared in the settings; no plugins"
-	noPools      = "one machine, one pool"
+	noPools      = "the pools are all and default"
 	noEnterprise = "Nomad Enterprise"
 	oneMachine   = "the machine runs what it is given: it can't be drained, excluded or purged"
 	noPolicies   = "there is no autoscaler"
@@ -81,9 +81,8 @@ var sdkTable = []sdkCalls{
 
 	{"Agent", "Datacenter Health NodeName Region Self Servers", works, works, ""},
 	{"Agent", "Members MembersOpts Monitor", works, "403", byPolicy},
-	{"Agent", "ForceLeave ForceLeaveWithOptions GetSchedulerWorkerConfig GetSchedulerWorkersInfo Join " +
-		"SetSchedulerWorkerConfig SetServers",
-		"501", "501", noCluster},
+	{"Agent", "GetSchedulerWorkerConfig GetSchedulerWorkersInfo", works, works, "there are no workers"},
+	{"Agent", "ForceLeave ForceLeaveWithOptions Join SetSchedulerWorkerConfig SetServers", "501", "501", noCluster},
 	{"Agent", "CPUProfile Host Lookup MonitorExport Trace", "501", "501",
 		"the agent is looked at by its log, `Monitor` and metrics"},
 	{"Agent", "InstallKey ListKeys RemoveKey UseKey", "501", "501", noKeyring},
@@ -92,28 +91,34 @@ var sdkTable = []sdkCalls{
 	{"Operator", "AutopilotCASConfiguration AutopilotGetConfiguration AutopilotServerHealth AutopilotSetConfiguration " +
 		"RaftGetConfiguration " +
 		"RaftRemovePeerByAddress RaftRemovePeerByID RaftTransferLeadershipByAddress RaftTransferLeadershipByID " +
-		"SchedulerCASConfiguration " +
-		"SchedulerGetConfiguration SchedulerSetConfiguration Snapshot SnapshotRestore UpgradeCheckVaultWorkloadIdentity " +
-		"Utilization",
+		"SchedulerCASConfiguration SchedulerSetConfiguration Snapshot SnapshotRestore Utilization",
 		"501", "501", noCluster},
-	{"Operator", "ApplyLicense LicenseGet LicensePut", "501", "501", noEnterprise},
+	{"Operator", "SchedulerGetConfiguration UpgradeCheckVaultWorkloadIdentity", works, "403",
+		"no algorithm and no preemption; no job lacks an identity for Vault"},
+	{"Operator", "LicenseGet", sdkError, "403", noEnterprise},
+	{"Operator", "ApplyLicense LicensePut", "501", "501", noEnterprise},
 	{"System", "GarbageCollect ReconcileSummaries", works, "403", operatorOnly},
 	{"Keyring", "Delete List Rotate", "501", "501", noKeyring},
 
-	{"ACLTokens", "Self", works, "403", "a task's token is no ACL token; GET /v1/acl/whoami has its claims"},
-	{"ACLTokens", "Bootstrap BootstrapOpts Create Delete ExchangeOneTimeToken Info List Update Upload UpsertOneTimeToken",
+	{"ACLTokens", "List Self", works, "403", "a task's token is no ACL token; GET /v1/acl/whoami has its claims"},
+	{"ACLTokens", "Info", "404", "403", "of another token than the operator's, which works"},
+	{"ACLTokens", "Bootstrap BootstrapOpts Create Delete ExchangeOneTimeToken Update Upload UpsertOneTimeToken",
 		"501", "501", noACL},
-	{"ACLPolicies", "List", works, works, "none"},
-	{"ACLPolicies", "Delete Info Self Upsert", "501", "501", noACL},
+	{"ACLPolicies", "List Self", works, works, "none"},
+	{"ACLPolicies", "Info", "404", "404", "none"},
+	{"ACLPolicies", "Delete Upsert", "501", "501", noACL},
 	{"ACLRoles", "List", works, works, "none"},
-	{"ACLRoles", "Create Delete Get GetByName Update", "501", "501", noACL},
+	{"ACLRoles", "Get GetByName", "404", "404", "none"},
+	{"ACLRoles", "Create Delete Update", "501", "501", noACL},
 	{"ACLAuth", "CompleteAuth GetAuthURL Login", "501", "501", noACL},
 	{"ACLOIDC", "CompleteAuth GetAuthURL Login", noRequest, noRequest,
 		"the SDK panics: this client of its lacks a connection; ACLAuth has the same calls"},
 	{"ACLAuthMethods", "List", works, works, "none"},
-	{"ACLAuthMethods", "Create Delete Get Update", "501", "501", noACL},
+	{"ACLAuthMethods", "Get", "404", "404", "none"},
+	{"ACLAuthMethods", "Create Delete Update", "501", "501", noACL},
 	{"ACLBindingRules", "List", works, works, "none"},
-	{"ACLBindingRules", "Create Delete Get Update", "501", "501", noACL},
+	{"ACLBindingRules", "Get", "404", "404", "none"},
+	{"ACLBindingRules", "Create Delete Update", "501", "501", noACL},
 	{"ACLIdentity", "CreateClientIntroductionToken", "501", "501", noACL},
 
 	{"Variables", "Create Update CheckedUpdate CheckedCreate CheckedDelete AcquireLock RenewLock ReleaseLock", works,
@@ -125,18 +130,22 @@ var sdkTable = []sdkCalls{
 	{"Services", "Get List", works, works, "a task sees the services of its namespace"},
 	{"Services", "Delete", "404", "403", "404 for a registration that there is not"},
 	{"Scaling", "ListPolicies", works, works, "none"},
-	{"Scaling", "GetPolicy", "501", "501", noPolicies},
-	{"NodePools", "List PrefixList", works, works, "default"},
-	{"NodePools", "Info", "404", "404", "of another pool than default, which works"},
-	{"NodePools", "Delete ListJobs ListNodes Register", "501", "501", noPools},
+	{"Scaling", "GetPolicy", "404", "404", noPolicies},
+	{"NodePools", "List PrefixList", works, works, "all and default"},
+	{"NodePools", "Info", "404", "404", "of another pool than all and default, which work"},
+	{"NodePools", "ListJobs", works, works, "of another pool: none"},
+	{"NodePools", "ListNodes", works, "403", byPolicy},
+	{"NodePools", "Delete Register", "501", "501", noPools},
 	{"CSIPlugins", "List", works, works, "none"},
-	{"CSIPlugins", "Info", "501", "501", noVolumes},
+	{"CSIPlugins", "Info", "404", "404", noVolumes},
 	{"CSIVolumes", "List PluginList", works, works, "none"},
-	{"CSIVolumes", "Create CreateOpts CreateSnapshot Delete DeleteOpts DeleteSnapshot Deregister Detach Info " +
+	{"CSIVolumes", "Info", "404", "404", noVolumes},
+	{"CSIVolumes", "Create CreateOpts CreateSnapshot Delete DeleteOpts DeleteSnapshot Deregister Detach " +
 		"ListExternal ListSnapshots " +
 		"ListSnapshotsOpts Register RegisterOpts", "501", "501", noVolumes},
 	{"HostVolumes", "List", works, works, "none"},
-	{"HostVolumes", "Create Delete Get Register", "501", "501", noVolumes},
+	{"HostVolumes", "Get", "404", "404", noVolumes},
+	{"HostVolumes", "Create Delete Register", "501", "501", noVolumes},
 	{"TaskGroupHostVolumeClaims", "List", works, works, "none"},
 	{"TaskGroupHostVolumeClaims", "Delete", "501", "501", noVolumes},
 	{"Quotas", "Delete Info List ListUsage PrefixList PrefixListUsage Register Usage", "501", "501", noEnterprise},

@@ -91,7 +91,16 @@ var (
 	NoAction       = kind(http.StatusNotFound, "action %s not found in %s: %s")
 	NoVariable     = kind(http.StatusNotFound, "variable not found")
 	NoLockVariable = kind(http.StatusNotFound, "variable doesn't exist")
-	WrongMethod    = kind(http.StatusMethodNotAllowed, "Invalid method")
+	// Objects of which there is none here.
+	NoPolicy        = kind(http.StatusNotFound, "ACL policy not found")
+	NoRole          = kind(http.StatusNotFound, "ACL role not found")
+	NoToken         = kind(http.StatusNotFound, "ACL token not found") // but the caller's own
+	NoAuthMethod    = kind(http.StatusNotFound, "ACL auth-method not found")
+	NoBindingRule   = kind(http.StatusNotFound, "ACL binding rule not found")
+	NoScalingPolicy = kind(http.StatusNotFound, "policy not found")
+	NoVolume        = kind(http.StatusNotFound, "volume not found")
+	NoPlugin        = kind(http.StatusNotFound, "plugin not found")
+	WrongMethod     = kind(http.StatusMethodNotAllowed, "Invalid method")
 
 	// Good requests that the present state does not allow.
 
@@ -141,7 +150,8 @@ func (k Kind) Words() string { return cmp.Or(k.words, "internal error") }
 // Waitable reports whether the Kind says that an object is missing for which a client of Nomad's servers can wait.
 func (k Kind) Waitable() bool {
 	switch k {
-	case NoAlloc, NoAllocation, NoJob, NoVersions, NoSubmission, NoDeployment, NoNode, NoPool, NoNamespace, NoEval:
+	case NoAlloc, NoAllocation, NoJob, NoVersions, NoSubmission, NoDeployment, NoNode, NoPool, NoNamespace, NoEval,
+		NoPolicy, NoRole, NoToken, NoAuthMethod, NoBindingRule, NoScalingPolicy, NoVolume, NoPlugin:
 		return true
 	}
 	return false

@@ -40,6 +40,8 @@ func Routes(c Config) []route.Route {
 	const job, deployment, evaluation = "/v1/job/{job}", "/v1/deployment", "/v1/evaluation/{eval}"
 	rows := []route.Route{
 		route.Read("/v1/jobs", auth.ReadJob, list.OfJob(jobListing, theJob), "Lists the caller's job.").Flags("meta"),
+		route.Read("/v1/node/pool/{pool}/jobs", auth.ReadJob, list.OfJob(jobListing, theJob),
+			"Lists the caller's job if it is of the pool.").Flags("meta"),
 		route.Read("/v1/jobs/statuses", auth.ReadJob, route.Decoded(true, statuses),
 			"Returns the caller's job with its allocation and its latest deployment.").AlsoBy(http.MethodPost),
 		route.Read(job, auth.ReadJob, route.ReadingJob(readJob), "Returns a job."),
@@ -125,9 +127,17 @@ func jobListing(r *route.Request) list.Listing[*api.Allocation] {
 	}
 }
 
-// theJob is GET /v1/jobs: the caller's own job.
-func theJob(_ *route.Request, current *api.Allocation) ([]*api.Allocation, error) {
+// theJob is GET /v1/jobs and GET /v1/node/pool/:pool/jobs: the caller's own job.
+func theJob(r *route.Request, current *api.Allocation) ([]*api.Allocation, error) {
+	if !InPool(r, current.Job) {
+		return nil, nil
+	}
 	return []*api.Allocation{current}, nil
+}
+
+// InPool reports whether a job is of the node pool that the path names, if it names one.
+func InPool(r *route.Request, job *api.Job) bool {
+	return r.Param("pool") == "" || r.Param("pool") == ptr.Deref(job.NodePool)
 }
 
 // ofJob reports whether the path names the job of the caller's allocation.

@@ -178,14 +178,14 @@ func (of ofOneJob) children(all []ofOneJob) (found []ofOneJob) {
 	return found
 }
 
-// jobs answers GET /v1/jobs.
+// jobs answers GET /v1/jobs and GET /v1/node/pool/:pool/jobs.
 func (h *handlers) jobs(ctx context.Context, r *route.Request) (route.Answer, error) {
 	meta, index := r.Flag("meta", false), h.Machine.Index()
 	return h.listJobs(ctx, r, func(of ofOneJob, all []ofOneJob) any {
 		stub := wire.JobStubOf(of[0], meta)
 		stub.JobSummary = of.summary(all, index)
 		return stub
-	}, func(*api.Allocation) bool { return true })
+	}, func(alloc *api.Allocation) bool { return jobs.InPool(r, alloc.Job) })
 }
 
 // statuses answers GET and POST /v1/jobs/statuses: jobs, each with its allocations and its latest deployment.

@@ -83,6 +83,7 @@ func Routes(c Config, table []route.Route) []route.Route {
 		"GET /v1/allocations":                         h.allocations,
 		"GET /v1/node/{node}/allocations":             h.nodeAllocations,
 		"GET /v1/jobs":                                h.jobs,
+		"GET /v1/node/pool/{pool}/jobs":               h.jobs,
 		"PUT /v1/jobs":                                route.Decoded(false, h.register),
 		"PUT /v1/job/{job}":                           route.Decoded(false, h.register),
 		"DELETE /v1/job/{job}":                        h.deregister,

@@ -7,23 +7,54 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/list"
 	"taskapi/handlers/internal/route"
 )
 
-// tokenSelf answers GET /v1/acl/token/self: the operator's token as Nomad describes one, without the secret.
-func tokenSelf(_ context.Context, r *route.Request) (route.Answer, error) {
+// operatorToken returns the token that the operator calls with as Nomad describes one, without the secret.
+func operatorToken(r *route.Request) *api.ACLToken {
 	claims := &r.Principal.Claims
 	expires := time.Unix(claims.ExpiresAt, 0).UTC()
-	result, err := route.Respond(&api.ACLToken{
+	return &api.ACLToken{
 		AccessorID:     claims.ID,
 		Name:           "operator",
 		Type:           "management",
 		Global:         true,
 		CreateTime:     time.Unix(claims.IssuedAt, 0).UTC(),
 		ExpirationTime: &expires,
-	})
-	result.Index, result.Shared = r.Index(), true
-	return result, err
+	}
+}
+
+// tokenSelf answers GET /v1/acl/token/self.
+func tokenSelf(_ context.Context, r *route.Request) (route.Answer, error) {
+	return route.Shared(operatorToken(r), r.Index())
+}
+
+// tokenByID answers GET /v1/acl/token/:accessor. Errors: NoToken.
+func tokenByID(ctx context.Context, r *route.Request) (route.Answer, error) {
+	if r.Param("name") != r.Principal.Claims.ID {
+		return route.Answer{}, apierror.New(apierror.NoToken)
+	}
+	return tokenSelf(ctx, r)
+}
+
+// tokenListing says how tokens are listed.
+func tokenListing(*route.Request) list.Listing[*api.ACLToken] {
+	return list.Listing[*api.ACLToken]{
+		Order: list.ByID,
+		ID:    func(t *api.ACLToken) string { return t.AccessorID },
+		Stub: func(t *api.ACLToken) any {
+			return api.ACLTokenListStub{
+				AccessorID: t.AccessorID, Name: t.Name, Type: t.Type, Global: t.Global, CreateTime: t.CreateTime,
+				ExpirationTime: t.ExpirationTime,
+			}
+		},
+	}
+}
+
+func tokens(r *route.Request, _ *api.Allocation) ([]*api.ACLToken, error) {
+	return []*api.ACLToken{operatorToken(r)}, nil
 }
 
 // whoami answers GET /v1/acl/whoami: the claims of the caller's own token.

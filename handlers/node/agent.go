@@ -76,6 +76,19 @@ func Routes(c Config) []route.Route {
 			"Lists the members of the cluster: this agent."),
 		route.Read("/v1/agent/servers", auth.AgentRead, always([]string{leaderAddress}),
 			"Lists the servers: the address of this agent's leader."),
+		route.Read("/v1/agent/schedulers", auth.AgentRead, always(api.AgentSchedulerWorkersInfo{
+			ServerID: c.Agent.member().Name, Schedulers: []api.AgentSchedulerWorkerInfo{},
+		}), "Lists the workers that schedule: none."),
+		route.Read("/v1/agent/schedulers/config", auth.AgentRead, always(api.AgentSchedulerWorkerConfigResponse{
+			ServerID: c.Agent.member().Name, EnabledSchedulers: []string{},
+		}), "Returns how many workers schedule: none."),
+		route.Read("/v1/operator/scheduler/configuration", auth.OperatorOnly, route.Constant(schedulerConfiguration),
+			"Returns how jobs are placed: without an algorithm and without preemption."),
+		route.Read("/v1/operator/upgrade-check/vault-workload-identity", auth.OperatorOnly, route.Constant(vaultCheck),
+			"Lists no job: each task with a `vault` block has an identity for Vault."),
+		route.Read("/v1/operator/license", auth.OperatorOnly, func(context.Context, *route.Request) (route.Answer, error) {
+			return route.Answer{Status: http.StatusNoContent}, nil
+		}, "Answers 204: there is no license."),
 		route.Read("/v1/regions", auth.Authenticated, always([]string{c.Agent.Region}),
 			"Lists the regions: that of the agent."),
 		route.Read("/v1/status/leader", auth.Authenticated, always(leaderAddress), "Returns the address of the leader."),
@@ -96,8 +109,11 @@ func Routes(c Config) []route.Route {
 			"Returns a machine: attributes, drivers, resources."),
 		route.Read("/v1/node/{node}/allocations", auth.NodeRead, h.fleet(h.own(h.allocations), h.otherAllocations),
 			"Lists the caller's allocation, or those of another machine."),
-		route.Read("/v1/node/pools", auth.ReadJob, route.Constant(pools), "Lists the pool of this machine, default."),
-		route.Read("/v1/node/pool/{pool}", auth.ReadJob, pool, "Returns the pool of this machine, default."),
+		route.Read("/v1/node/pools", auth.ReadJob, route.Unchanging(listPools),
+			"Lists the pools of this machine: all and default."),
+		route.Read("/v1/node/pool/{pool}", auth.ReadJob, route.Unchanging(pool), "Returns a pool of this machine."),
+		route.Read("/v1/node/pool/{pool}/nodes", auth.NodeRead, h.poolNodes,
+			"Lists the machines of a pool, as GET /v1/nodes does.").Flags("resources", "os"),
 		route.Read("/v1/client/metadata", auth.NodeRead, h.metadata, "Returns this machine's metadata.").
 			Given(c.Machine != nil, apierror.NoRoute),
 		route.Write("/v1/client/metadata", auth.NodeWrite, route.Decoded(false, h.setMetadata),
@@ -113,6 +129,9 @@ func Routes(c Config) []route.Route {
 		route.Read("/v1/namespace/{namespace}", auth.ReadJob, route.Reading(namespace),
 			"Returns the namespace of the caller's job."),
 		route.Read("/v1/acl/token/self", auth.OperatorOnly, tokenSelf, "Describes the operator's token."),
+		route.Read("/v1/acl/token/{name}", auth.OperatorOnly, tokenByID,
+			"Describes the operator's token by its AccessorID; there are no others."),
+		route.Read("/v1/acl/tokens", auth.OperatorOnly, list.OfJob(tokenListing, tokens), "Lists the operator's token."),
 		route.Read("/v1/acl/whoami", auth.Authenticated, whoami, "Returns the claims of the caller's token."),
 		route.Read("/.well-known/jwks.json", auth.Authenticated, h.jwks, "Returns the public keys that verify identities.").
 			Given(c.JWKS != nil, apierror.NoRoute),
@@ -166,6 +185,24 @@ func (a *Agent) member() api.AgentMember {
 		ProtocolMin: 1, ProtocolMax: 5, ProtocolCur: 2, DelegateMin: 2, DelegateMax: 5, DelegateCur: 4,
 	}
 }
+
+// constantMeta are the headers of an answer that never changes.
+var constantMeta = wire.Meta{Index: 1, KnownLeader: true}
+
+// schedulerConfiguration is that of GET /v1/operator/scheduler/configuration. There is one machine to choose from,
+// nothing makes room for a job of a higher priority, and a task may have more memory than it reserves, with memory_max.
+var schedulerConfiguration = struct {
+	SchedulerConfig api.SchedulerConfiguration
+	wire.Meta
+}{api.SchedulerConfiguration{MemoryOversubscriptionEnabled: true, CreateIndex: 1, ModifyIndex: 1}, constantMeta}
+
+// vaultCheck is what GET /v1/operator/upgrade-check/vault-workload-identity finds: nothing to do.
+var vaultCheck = struct {
+	api.VaultWorkloadIdentityUpgradeCheck
+	wire.Meta
+}{api.VaultWorkloadIdentityUpgradeCheck{
+	JobsWithoutVaultIdentity: []*api.JobListStub{}, OutdatedNodes: []*api.NodeListStub{},
+}, constantMeta}
 
 func (a *Agent) stats() map[string]map[string]string {
 	return map[string]map[string]string{

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -168,17 +169,52 @@ func metadataOf(values map[string]string) api.NodeMetaResponse {
 	return api.NodeMetaResponse{Meta: values, Dynamic: dynamic, Static: map[string]string{}}
 }
 
-// pools are those of GET /v1/node/pools: the one machine is in Nomad's default pool.
-var pools = []wirePool{{wirePoolFields: wirePoolFields{
-	Name: wire.NodePool, Description: "Default node pool", CreateIndex: 1, ModifyIndex: 1,
-}}}
+// pools are those that Nomad always has. The one machine is in both.
+var pools = []*api.NodePool{
+	{Name: "all", Description: "Node pool with all nodes in the cluster.", CreateIndex: 1, ModifyIndex: 1},
+	{Name: wire.NodePool, Description: "Default node pool.", CreateIndex: 1, ModifyIndex: 1},
+}
+
+// poolListing says how node pools are listed.
+var poolListing = list.Listing[*api.NodePool]{
+	Order: list.ByID,
+	ID:    func(p *api.NodePool) string { return p.Name },
+	Stub:  func(p *api.NodePool) any { return wirePoolOf(p) },
+}
+
+// listPools answers GET /v1/node/pools.
+func listPools(r *route.Request) (route.Answer, error) {
+	l, err := list.New(r, poolListing)
+	if err != nil {
+		return route.Answer{}, err
+	}
+	return l.Answer(pools, 0)
+}
+
+// poolOf returns the pool that the path names, nil for none.
+func poolOf(r *route.Request) *api.NodePool {
+	i := slices.IndexFunc(pools, func(p *api.NodePool) bool { return p.Name == r.Param("pool") })
+	if i < 0 {
+		return nil
+	}
+	return pools[i]
+}
 
 // pool answers GET /v1/node/pool/:name. Errors: NoPool.
-func pool(_ context.Context, r *route.Request) (route.Answer, error) {
-	if r.Param("pool") != wire.NodePool {
+func pool(r *route.Request) (route.Answer, error) {
+	p := poolOf(r)
+	if p == nil {
 		return route.Answer{}, apierror.New(apierror.NoPool)
 	}
-	return route.Respond(pools[0])
+	return route.Respond(wirePoolOf(p))
+}
+
+// poolNodes answers GET /v1/node/pool/:name/nodes. As in Nomad, an unknown pool has no nodes.
+func (h *handlers) poolNodes(ctx context.Context, r *route.Request) (route.Answer, error) {
+	if poolOf(r) == nil {
+		return route.Constant([]any{})(ctx, r)
+	}
+	return h.nodes(ctx, r)
 }
 
 // wirePool has a number for a duration, which the SDK would write in words.
@@ -188,6 +224,8 @@ type wirePool struct {
 }
 
 type wirePoolFields api.NodePool
+
+func wirePoolOf(p *api.NodePool) wirePool { return wirePool{wirePoolFields: wirePoolFields(*p)} }
 
 // hostStats answers GET /v1/client/stats?node_id=, for this machine alone. As in Nomad, it needs node:read, which tasks
 // don't have.

@@ -69,6 +69,16 @@ func (r *Request) Await(ctx context.Context, wait func(ctx context.Context) erro
 
 // Constant returns a handler that answers with a value that never changes: a query with an index waits in vain.
 func Constant(value any) Handler {
+	return Unchanging(func(*Request) (Answer, error) { return Respond(value) })
+}
+
+// Missing returns a handler for an object that never exists.
+func Missing(kind apierror.Kind) Handler {
+	return Unchanging(func(*Request) (Answer, error) { return Answer{}, apierror.New(kind) })
+}
+
+// Unchanging returns a handler that gives each question always the same answer, or the same error.
+func Unchanging(answer func(*Request) (Answer, error)) Handler {
 	const index = 1
 	return func(ctx context.Context, r *Request) (Answer, error) {
 		err := r.AwaitChange(ctx, index, func(ctx context.Context, _ uint64) error {
@@ -78,7 +88,12 @@ func Constant(value any) Handler {
 		if err != nil {
 			return Answer{}, err
 		}
-		return Shared(value, index)
+		a, err := answer(r)
+		if known, ok := errors.AsType[*apierror.Error](err); ok && known.Kind.Waitable() {
+			known.Index = index
+		}
+		a.Index, a.Shared = index, true
+		return a, err
 	}
 }
 
