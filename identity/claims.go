@@ -41,9 +41,15 @@ type Claims struct {
 	Task         string `claim:"nomad_task"` // empty for the operator
 	Role         Role   `claim:"taskapi_role"`
 
-	// VaultRole and VaultNamespace are those of the task's vault block, in the tokens of its identity for Vault.
+	// VaultRole and VaultNamespace are those of the task's vault block, in the tokens of its identities for Vault.
 	VaultRole      string `claim:"vault_role"`
 	VaultNamespace string `claim:"vault_namespace"`
+	// ConsulNamespace is that of the task's or the group's consul block, in the tokens of its identities for Consul.
+	ConsulNamespace string `claim:"consul_namespace"`
+
+	// ExtraClaims are those that the machine's settings add, for other services. They decide nothing here: they are an
+	// object of their own, so none of them can stand for a claim above. Nil for none.
+	ExtraClaims map[string]string `claim:"extra_claims"`
 
 	// Life is the life of the allocation that the token was issued for. The token is good in no other life of the same
 	// allocation ID. Every token of ours has it; other issuers' need not.

@@ -105,8 +105,15 @@ func compareClaims(t *testing.T, got identity.Claims, read jwt.MapClaims) {
 		"jti": &want.ID, "iss": &want.Issuer, "sub": &want.Subject, "nomad_namespace": &want.Namespace,
 		"nomad_job_id":        &want.JobID,
 		"nomad_allocation_id": &want.AllocationID, "nomad_task": &want.Task, "taskapi_allocation_life": &want.Life,
+		"vault_role": &want.VaultRole, "vault_namespace": &want.VaultNamespace, "consul_namespace": &want.ConsulNamespace,
 	} {
 		*field, _ = read[name].(string)
+	}
+	if extra, _ := read["extra_claims"].(map[string]any); len(extra) > 0 {
+		want.ExtraClaims = map[string]string{}
+		for name, value := range extra {
+			want.ExtraClaims[name], _ = value.(string)
+		}
 	}
 	role, _ := read["taskapi_role"].(string)
 	want.Role = identity.Role(role)

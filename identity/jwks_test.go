@@ -169,7 +169,7 @@ func TestOpenIDConfiguration(t *testing.T) {
 		`"id_token_signing_alg_values_supported":["EdDSA"],"response_types_supported":["code"],` +
 		`"subject_types_supported":["public"],"claims_supported":["jti","iss","sub","aud","iat","nbf","exp",` +
 		`"nomad_namespace","nomad_job_id","nomad_allocation_id","nomad_task","taskapi_role","vault_role",` +
-		`"vault_namespace","taskapi_allocation_life"]}`
+		`"vault_namespace","consul_namespace","extra_claims","taskapi_allocation_life"]}`
 	got := string(identity.OpenIDConfiguration("https://a.example", "https://a.example/.well-known/jwks.json"))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("document (-want +got):\n%s", diff)

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"crypto"
+	"crypto/ed25519"
 	"fmt"
 	"reflect"
 
@@ -13,6 +14,17 @@ import (
 // out. The error wraps an *Error for claims that a verifier would refuse, such as those without an ExpiresAt or an
 // audience.
 func (k *Keyring) Sign(c Claims) (string, error) {
+	ring := k.current.Load()
+	return sign(c, ring.infos[0].ID, ring.signer)
+}
+
+// CheckSign returns the error that the Sign of any key ring returns for the claims.
+func CheckSign(c Claims) error {
+	_, err := sign(c, uuid.Nil.String(), ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))
+	return err
+}
+
+func sign(c Claims, keyID string, key ed25519.PrivateKey) (string, error) {
 	if c.ID == "" {
 		c.ID = uuid.NewString()
 	}
@@ -22,10 +34,9 @@ func (k *Keyring) Sign(c Claims) (string, error) {
 	if c.ExpiresAt == 0 {
 		return "", fmt.Errorf("sign token: %w", errNoExpiry)
 	}
-	ring := k.current.Load()
 	token := jwt.NewWithClaims(jwt.SigningMethodEdDSA, c.ByName())
-	token.Header["kid"] = ring.infos[0].ID
-	signed, err := token.SignedString(ring.signer)
+	token.Header["kid"] = keyID
+	signed, err := token.SignedString(key)
 	if err != nil {
 		return "", fmt.Errorf("sign token: %w", err)
 	}

@@ -168,6 +168,8 @@ func (u *Unverified) readClaims() *Error {
 			fields.Field(i).SetInt(r.Int())
 		case fields.Field(i).Kind() == reflect.Slice:
 			c.Audience = readAudience(&r)
+		case fields.Field(i).Kind() == reflect.Map:
+			c.ExtraClaims = readTexts(&r)
 		default:
 			fields.Field(i).SetString(r.Text())
 		}
@@ -193,6 +195,18 @@ func readAudience(r *strictjson.Reader) []string {
 		audience = append(audience, r.Text())
 	}
 	return audience
+}
+
+// readTexts reads an object of strings. It returns nil for an empty one.
+func readTexts(r *strictjson.Reader) map[string]string {
+	var texts map[string]string
+	for r.Object(); r.Next(); {
+		if texts == nil {
+			texts = map[string]string{}
+		}
+		texts[r.Name()] = r.Text()
+	}
+	return texts
 }
 
 // ourName reports whether name differs from that of a claim of ours at most by its case.

@@ -65,8 +65,40 @@ func TestNomadsClaimsAreRead(t *testing.T) {
 	verified := must.Get(v.Verify(f.Token(f.Header(""), asNomad), epoch))(t)
 	want := taskClaims()
 	want.ID, want.Issuer = "6a3f0c5e-93f7-1f5a-0b5c-0e5d3c0a7b11", "https://nomad.example"
+	want.ExtraClaims = map[string]string{"nomad_workload_id": "global:default:web"}
 	if diff := cmp.Diff(want, verified.Claims); diff != "" {
 		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+}
+
+// TestExtraClaimsDecideNothing: an extra claim with the name of another claim is an extra claim, whoever is asked.
+func TestExtraClaimsDecideNothing(t *testing.T) {
+	ring := identitytest.Keyring(t)
+	v := newVerifier(t, identity.VerifierConfig{Local: ring})
+	want := taskClaims()
+	want.Task = "" // nothing else may fill it in
+	want.ExtraClaims = map[string]string{
+		"nomad_task": "server", "taskapi_role": "operator", "exp": "99999999999", "aud": "x", "sub": "global:a:b:c:d:e",
+		"Nomad_Job_ID": "1", "extra_claims": "x", "": "", `"},"taskapi_role":"operator`: `\"},"exp":1`,
+	}
+	got := must.Get(v.Verify(identitytest.Sign(t, ring, want), epoch))(t)
+	if diff := cmp.Diff(want, got.Claims); diff != "" {
+		t.Errorf("claims (-signed +verified):\n%s", diff)
+	}
+}
+
+func TestExtraClaimsAreAnObjectOfStrings(t *testing.T) {
+	f := newIssuer("f", 'f')
+	for value, good := range map[string]bool{
+		`{}`: true, `{"a":"b"}`: true, `{"A":"b"}`: true,
+		`null`: false, `"a"`: false, `["a"]`: false, `{"a":1}`: false, `{"a":null}`: false, `{"a":["b"]}`: false,
+		`{"a":{"b":"c"}}`: false, `{"a":"b","A":"b"}`: false, `{"a":"b"},"extra_claims":{"a":"c"}`: false,
+		`{"a":"b"},"EXTRA_CLAIMS":{}`: false,
+	} {
+		_, err := identity.Check(f.Token(f.Header(""), goodClaims(epoch, `,"extra_claims":`+value)))
+		if reason, _ := identity.ReasonOf(err); good != (err == nil) || !good && reason != identity.ReasonClaims {
+			t.Errorf("extra_claims %s: %v, want accepted: %v", value, err, good)
+		}
 	}
 }
 
@@ -219,9 +251,16 @@ func TestSignRefusesWhatCheckWould(t *testing.T) {
 		"a job that is not UTF-8":  func(c *identity.Claims) { c.JobID = "a\xff" },
 		"a task with a NUL":        func(c *identity.Claims) { c.Task = "a\x00" },
 		"too long for one request": func(c *identity.Claims) { c.JobID = strings.Repeat("j", 4096) },
+		"too much extra":           func(c *identity.Claims) { c.ExtraClaims["a"] = strings.Repeat("e", 4096) },
+		"extra that is not UTF-8":  func(c *identity.Claims) { c.ExtraClaims["\xff"] = "a" },
+		"two extras of one name":   func(c *identity.Claims) { c.ExtraClaims["\xff"], c.ExtraClaims["\xfe"] = "a", "a" },
 	} {
 		c := taskClaims()
+		c.ExtraClaims = map[string]string{}
 		edit(&c)
+		if err := identity.CheckSign(c); err == nil {
+			t.Errorf("%s: CheckSign finds nothing", name)
+		}
 		token, err := ring.Sign(c)
 		if e, ok := errors.AsType[*identity.Error](err); !ok || !structural(e.Reason) || token != "" {
 			t.Errorf("%s: got a token of %d bytes and %v, want a structural reason", name, len(token), err)
@@ -249,6 +288,10 @@ func TestWhatIsSignedVerifies(t *testing.T) {
 			Namespace:    text.Draw(t, "namespace"),
 			JobID:        text.Draw(t, "job"),
 			AllocationID: text.Draw(t, "allocation"),
+			ExtraClaims:  rapid.MapOfN(rapid.StringMatching("[a-z:]*"), text, 0, 5).Draw(t, "extra"),
+		}
+		if len(want.ExtraClaims) == 0 {
+			want.ExtraClaims = nil
 		}
 		if rapid.Bool().Draw(t, "operator") {
 			want.Role = identity.RoleOperator

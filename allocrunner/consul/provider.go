@@ -3,6 +3,8 @@ package consul
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,6 +44,12 @@ type Config struct {
 	Lives func(allocID string) bool
 
 	Logger *slog.Logger
+}
+
+// Owner returns the mark of the registrations of a machine's data directory.
+func Owner(node, dataDir string) string {
+	sum := sha256.Sum256([]byte(node + "\x00" + dataDir))
+	return hex.EncodeToString(sum[:16])
 }
 
 // Provider registers the services of one allocation with an agent of Consul. New makes one, which does nothing before

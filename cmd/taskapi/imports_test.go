@@ -396,6 +396,7 @@ var allowedImports = map[string][]string{
 		"auth/limitset",
 		"cmd/taskapi/internal/agent",
 		"identity",
+		"identity/workload",
 		"allocrunner/devices",
 	},
 	// The command line: the list of commands, the families, and below them what they share. No family imports another.

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -16,13 +17,15 @@ type metadata struct {
 	Audience  []string  `json:"aud"`
 	IssuedAt  time.Time `json:"iat"`
 	ExpiresAt time.Time `json:"exp"`
+
+	ExtraClaims map[string]string `json:"extra_claims,omitempty"`
 }
 
 // describe returns the metadata of a token, with the times that are in it.
 func describe(c *identity.Claims, keyID string) *metadata {
 	return &metadata{
 		ID: c.ID, KeyID: keyID, Audience: c.Audience,
-		IssuedAt: time.Unix(c.IssuedAt, 0), ExpiresAt: time.Unix(c.ExpiresAt, 0),
+		IssuedAt: time.Unix(c.IssuedAt, 0), ExpiresAt: time.Unix(c.ExpiresAt, 0), ExtraClaims: c.ExtraClaims,
 	}
 }
 
@@ -32,10 +35,11 @@ const skew = time.Second
 // half returns when half of the token's life is over.
 func (m *metadata) half() time.Time { return m.IssuedAt.Add(m.ExpiresAt.Sub(m.IssuedAt) / 2) }
 
-// current reports whether the token is trusted, not from the future, and its audience is current. It does not look at
-// the expiry.
-func (m *metadata) current(now time.Time, wi *api.WorkloadIdentity, trusted func(*metadata) bool) bool {
-	return m != nil && trusted(m) && slices.Equal(m.Audience, wi.Audience) && !now.Before(m.IssuedAt.Add(-skew))
+// current reports whether the token is trusted, not from the future, and has the audience and the extra claims of a new
+// one. It does not look at the expiry.
+func (m *metadata) current(now time.Time, want identity.Claims, trusted func(*metadata) bool) bool {
+	return m != nil && trusted(m) && !now.Before(m.IssuedAt.Add(-skew)) &&
+		slices.Equal(m.Audience, want.Audience) && maps.Equal(m.ExtraClaims, want.ExtraClaims)
 }
 
 // issued are the tokens of one identity that are in use; nil for none.
@@ -57,14 +61,16 @@ type action struct {
 	next    time.Time // when something is due next; zero for not before the keys change
 }
 
-// decide returns what to do about the tokens of an identity. A token is replaced when half of its life is over, when
-// its key has left the ring, when it was revoked, and when its audience is not current. A token in an environment is
-// replaced only by a restart, if the job file asks for one. Half of its life counts only if the identity has a ttl or a
-// file.
-func decide(now time.Time, wi *api.WorkloadIdentity, out issued, trusted func(*metadata) bool) (a action) {
+// decide returns what to do about the tokens of an identity. want are the claims of a new token. A token is replaced
+// when half of its life is over, when its key has left the ring, when it was revoked, and when its audience or its
+// extra claims are not current. A token in an environment is replaced only by a restart, if the job file asks for one.
+// Half of its life counts only if the identity has a ttl or a file.
+func decide(
+	now time.Time, wi *api.WorkloadIdentity, want identity.Claims, out issued, trusted func(*metadata) bool,
+) (a action) {
 	timed := wi.File || wi.TTL > 0
 	due := func(m *metadata) bool {
-		if !m.current(now, wi, trusted) || timed && !now.Before(m.half()) {
+		if !m.current(now, want, trusted) || timed && !now.Before(m.half()) {
 			return true
 		}
 		if timed {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/identity"
 )
 
 func TestDecide(t *testing.T) {
@@ -14,6 +16,8 @@ func TestDecide(t *testing.T) {
 		return &metadata{KeyID: key, Audience: []string{"aud"}, IssuedAt: t0, ExpiresAt: at(minutes)}
 	}
 	foreign := &metadata{KeyID: "new", Audience: []string{"aud", "another"}, IssuedAt: t0, ExpiresAt: at(60)}
+	extra := &metadata{KeyID: "new", Audience: []string{"aud"}, IssuedAt: t0, ExpiresAt: at(60),
+		ExtraClaims: map[string]string{"team": "blue"}}
 	aud := []string{"aud"}
 	file := &api.WorkloadIdentity{Audience: aud, File: true}
 	env := &api.WorkloadIdentity{Audience: aud, Env: true}
@@ -38,6 +42,7 @@ func TestDecide(t *testing.T) {
 		{"an older key that is trusted", t0, file, issued{File: token("old", 60)}, action{next: at(30)}},
 		{"a removed key", t0, file, issued{File: token("removed", 60)}, action{issue: true}},
 		{"for others", t0, file, issued{File: foreign}, action{issue: true}},
+		{"with other extra claims", t0, file, issued{File: extra}, action{issue: true}},
 		{"a newer one could not be written", t0, file, issued{File: token("new", 60), stale: true},
 			action{issue: true, next: at(30)}},
 		{"the clock was set back a little", t0.Add(-skew), file, issued{File: token("new", 60)}, action{next: at(30)}},
@@ -70,7 +75,7 @@ func TestDecide(t *testing.T) {
 			action{restart: true, next: at(60)}},
 	} {
 		trusted := func(m *metadata) bool { return m.KeyID == "new" || m.KeyID == "old" }
-		if got := decide(tc.now, tc.wi, tc.out, trusted); got != tc.want {
+		if got := decide(tc.now, tc.wi, identity.Claims{Audience: aud}, tc.out, trusted); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
 		}
 	}

@@ -6,6 +6,7 @@
 package workload
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -46,7 +47,8 @@ type Revocations interface {
 	Changed() <-chan struct{}
 }
 
-// Config says what the tokens of an allocation claim. All fields but Issuer, Revocations and Now are required.
+// Config says what the tokens of an allocation claim. All fields are required but Issuer, Revocations, Now, and those
+// for extra claims.
 type Config struct {
 	Keyring Keyring
 	Logger  *slog.Logger
@@ -61,6 +63,12 @@ type Config struct {
 	Issuer    string
 	Audiences []string      // of identities that name none
 	TTL       time.Duration // of identities that have none
+
+	// ExtraClaims are the machine's. Job returns the present version of the job, and Node is the machine; their
+	// references stand for parts of both.
+	ExtraClaims ExtraClaims
+	Job         func() *api.Job
+	Node        api.Node
 
 	// Now returns the time; nil: time.Now. Tests move it, and call Renew.
 	Now func() time.Time
@@ -79,6 +87,9 @@ type Manager struct {
 func New(c Config) *Manager {
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.Job == nil {
+		c.Job = func() *api.Job { return &api.Job{} }
 	}
 	return &Manager{config: c, wake: wake.New(), active: map[*Tokens]bool{}}
 }
@@ -142,29 +153,23 @@ func (m *Manager) revoked(id, task string, role identity.Role, issuedAt int64) b
 	})
 }
 
-// vaultIdentity is the name of the identity with which a task logs in to Vault. Its tokens say what the task's vault
-// block asks for, as Nomad's do.
-const vaultIdentity = "vault_default"
-
-// claims returns the claims of a token that is issued now. The vault block is the task's, nil for none.
-func (m *Manager) claims(
-	task string, role identity.Role, vault *api.Vault, wi *api.WorkloadIdentity, now time.Time,
-) identity.Claims {
-	c := &m.config
-	if vault == nil || wi.Name != vaultIdentity {
-		vault = &api.Vault{}
+// claims returns the claims of a token of a task that is issued now, and for a nil task those of the operator's.
+func (m *Manager) claims(task *api.Task, wi *api.WorkloadIdentity, now time.Time) identity.Claims {
+	c, name, role, vault := &m.config, "", identity.RoleOperator, vaultOf(task, wi)
+	if task != nil {
+		name, role = task.Name, identity.RoleTask
 	}
 	ttl := wi.TTL
 	if ttl <= 0 {
 		ttl = c.TTL
 	}
 	at := now.Unix()
-	if m.revoked("", task, role, at) {
+	if m.revoked("", name, role, at) {
 		at++ // tokens of this second are revoked; verifiers allow a clock to be a second ahead
 	}
 	return identity.Claims{
 		Issuer:       c.Issuer,
-		Subject:      identity.Subject(c.Region, c.Namespace, c.JobID, c.TaskGroup, task, wi.Name),
+		Subject:      identity.Subject(c.Region, c.Namespace, c.JobID, c.TaskGroup, name, wi.Name),
 		Audience:     wi.Audience,
 		IssuedAt:     at,
 		NotBefore:    at,
@@ -172,20 +177,31 @@ func (m *Manager) claims(
 		Namespace:    c.Namespace,
 		JobID:        c.JobID,
 		AllocationID: c.AllocationID,
-		Task:         task,
+		Task:         name,
 		Role:         role,
 		Life:         c.Life,
 
-		VaultRole:      vault.Role,
-		VaultNamespace: ptr.Deref(vault.Namespace),
+		VaultRole:       vault.Role,
+		VaultNamespace:  ptr.Deref(vault.Namespace),
+		ConsulNamespace: m.consulOf(task, wi).Namespace,
+		ExtraClaims:     m.extra(task, wi),
 	}
 }
 
 // Issue issues a token of an identity of a task, which nobody renews: for a login of the task's elsewhere.
 func (m *Manager) Issue(task *api.Task, wi *api.WorkloadIdentity) (string, error) {
 	now := m.config.Now()
-	token, _, err := m.sign(m.claims(task.Name, identity.RoleTask, task.Vault, wi, now), now)
+	token, _, err := m.sign(m.claims(task, wi, now), now)
 	return token, err
+}
+
+// Check returns why no token of an identity of a task can be issued, such as claims that are too long; nil if it can.
+// It uses no key ring.
+func (m *Manager) Check(task *api.Task, wi *api.WorkloadIdentity) error {
+	resolved := *wi
+	resolved.Name = cmp.Or(wi.Name, identity.DefaultName)
+	resolved.Audience = m.audience(&resolved)
+	return identity.CheckSign(m.claims(task, &resolved, m.config.Now()))
 }
 
 func (m *Manager) sign(claims identity.Claims, now time.Time) (string, *metadata, error) {

@@ -32,11 +32,11 @@ func (m *Manager) Operator(path string) (*Tokens, error) {
 		Filepath: path,
 		TTL:      min(m.config.TTL, operatorTTL),
 	}}
-	t := &Tokens{manager: m, role: identity.RoleOperator, logger: m.config.Logger, identities: []*state{s}}
+	t := &Tokens{manager: m, logger: m.config.Logger, identities: []*state{s}}
 	t.inspect = func(s *state, now time.Time) *metadata { return inspect(path, verifier, t.claims(s, now), now) }
 	// A token that a crash of the machine has lost is issued again by the next taskapi.
 	_, err = t.begin(Host{WriteFile: privatefile.WriteVolatile}, func(s *state, now time.Time) (string, error) {
-		if s.out.File = t.inspect(s, now); !decide(now, s.WorkloadIdentity, s.out, t.trusted).issue {
+		if s.out.File = t.inspect(s, now); !decide(now, s.WorkloadIdentity, t.claims(s, now), s.out, t.trusted).issue {
 			return "", nil
 		}
 		return t.issueLocked(s, now)

@@ -38,9 +38,7 @@ type Process interface {
 // Tokens are the tokens of a task or of the operator.
 type Tokens struct {
 	manager *Manager
-	task    string // empty for the operator
-	role    identity.Role
-	vault   *api.Vault // the task's; nil for none
+	task    *api.Task // what claims have of it; nil for the operator
 	logger  *slog.Logger
 	// inspect returns the metadata of the token in the operator's file, nil when a new token would differ from it. It is
 	// nil for a task, whose files belong to the task.
@@ -77,7 +75,8 @@ func (m *Manager) Task(task *api.Task) *Tokens {
 		first = &copied
 	}
 	first.Name = identity.DefaultName
-	t := &Tokens{manager: m, task: task.Name, vault: task.Vault, logger: m.config.Logger.With("task", task.Name)}
+	t := &Tokens{manager: m, logger: m.config.Logger.With("task", task.Name)}
+	t.task = &api.Task{Name: task.Name, Vault: task.Vault, Consul: task.Consul} // the rest of a large job is not kept
 	for _, wi := range append([]*api.WorkloadIdentity{first}, task.Identities...) {
 		if !wi.File && !wi.Env && wi.ChangeMode != "restart" {
 			continue // nobody would see its tokens
@@ -170,7 +169,7 @@ func (t *Tokens) issueLocked(s *state, now time.Time) (string, error) {
 		return token, nil
 	}
 	err = t.writeLocked(s, token, meta)
-	if old := s.out.File; err != nil && old.current(now, s.WorkloadIdentity, t.trusted) && now.Before(old.ExpiresAt) &&
+	if old := s.out.File; err != nil && old.current(now, t.claims(s, now), t.trusted) && now.Before(old.ExpiresAt) &&
 		regularFile(t.host.Dir, s.Filepath) {
 		t.logger.Warn("identity not written; the task starts with the file that is there", "identity", s.Name, "error", err)
 		s.out.stale, s.issueAfter = true, now.Add(retryInterval)
@@ -272,7 +271,8 @@ func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.T
 	if t.inspect != nil {
 		s.out.File = t.inspect(s, now)
 	}
-	a := decide(now, s.WorkloadIdentity, s.out, t.trusted)
+	want := t.claims(s, now)
+	a := decide(now, s.WorkloadIdentity, want, s.out, t.trusted)
 	if a.issue && !now.Before(s.issueAfter) {
 		renewed = t.replaceLocked(s, now)
 	}
@@ -294,7 +294,7 @@ func (t *Tokens) renewLocked(s *state, now time.Time) (renewed bool, next time.T
 	case a.issue && !renewed:
 		return false, s.issueAfter
 	case renewed:
-		a = decide(now, s.WorkloadIdentity, s.out, t.trusted)
+		a = decide(now, s.WorkloadIdentity, want, s.out, t.trusted)
 	}
 	if a.restart || s.out.Pending {
 		return renewed, earliest(s.restartAfter, a.next)
@@ -353,12 +353,18 @@ func (t *Tokens) react(ctx context.Context) {
 // can't be read, every token is refused, a new one, too; the old one then counts as trusted, because neither a new
 // token nor a restart would help.
 func (t *Tokens) trusted(m *metadata) bool {
-	return t.manager.config.Keyring.Keys().Has(m.KeyID) && (!t.manager.revoked(m.ID, t.task, t.role, m.IssuedAt.Unix()) ||
-		t.manager.revoked("", t.task, t.role, math.MaxInt64))
+	revoked := func(id string, issuedAt int64) bool {
+		if t.task == nil {
+			return t.manager.revoked(id, "", identity.RoleOperator, issuedAt)
+		}
+		return t.manager.revoked(id, t.task.Name, identity.RoleTask, issuedAt)
+	}
+	return t.manager.config.Keyring.Keys().Has(m.KeyID) &&
+		(!revoked(m.ID, m.IssuedAt.Unix()) || revoked("", math.MaxInt64))
 }
 
 func (t *Tokens) claims(s *state, now time.Time) identity.Claims {
-	return t.manager.claims(t.task, t.role, t.vault, s.WorkloadIdentity, now)
+	return t.manager.claims(t.task, s.WorkloadIdentity, now)
 }
 
 // regularFile reports whether there is a regular file that is not empty at a path in a task's directory, in which the

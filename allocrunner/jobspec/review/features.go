@@ -143,7 +143,6 @@ var checkRows = []row[api.ServiceCheck]{
 
 var identityRows = []row[api.WorkloadIdentity]{
 	{"identity service_name", Refused, "it is for Consul", nil},
-	{"identity extra_claims", Refused, "they are not put into tokens", nil},
 }
 
 var jobLimits = []limit[api.Job]{

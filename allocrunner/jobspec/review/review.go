@@ -77,6 +77,10 @@ type Host struct {
 	// Audiences and LongestTTL are those of the tokens that the API takes. The zero LongestTTL is no bound.
 	Audiences  []string
 	LongestTTL time.Duration
+	// ExtraClaims are the names of the claims that identities may ask for. Issues returns why no token of an identity can
+	// be issued; nil if one can. Nil for a machine that issues any.
+	ExtraClaims []string
+	Issues      func(*api.Job, *api.TaskGroup, *api.Task, *api.WorkloadIdentity) error
 
 	// Unlimited returns why the memory and the CPU of tasks are not limited here; nil if they are. It is called if a job
 	// has limits; nil for a machine that sets them.

@@ -20,7 +20,13 @@ import (
 // host has no agent of Consul.
 var host = review.Host{
 	Drivers: builtin.Drivers, Unlimited: func() error { return errors.New("why") },
-	Audiences: []string{"ours"}, LongestTTL: 24 * time.Hour,
+	Audiences: []string{"ours"}, LongestTTL: 24 * time.Hour, ExtraClaims: []string{"team"},
+	Issues: func(_ *api.Job, _ *api.TaskGroup, _ *api.Task, wi *api.WorkloadIdentity) error {
+		if wi.Name == "long" {
+			return errors.New("too long")
+		}
+		return nil
+	},
 }
 
 func parse(tb testing.TB, body string) (*api.Job, error) {
@@ -342,6 +348,11 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"identity directory": {task("identity {\nfile = true\nfilepath = \"secrets\"\n}"),
 			[]string{`refused group "g" > task "t" > identity "default": identity filepath`}},
 		"identity inside": {task("identity {\nfile = true\nfilepath = \"local/../x\"\n}"), nil},
+		"identity too long": {task("identity {\nname = \"long\"\naud = [\"x\"]\n}"),
+			[]string{`refused group "g" > task "t" > identity "long": identity`}},
+		"identity with a claim": {task("identity { extra_claims = [\"team\"] }"), nil},
+		"identity with a claim that is not there": {task("identity { extra_claims = [\"nosuch\"] }"),
+			[]string{`refused group "g" > task "t" > identity "default": identity extra_claims`}},
 		"identity mode": {task("identity { change_mode = \"x\" }"),
 			[]string{`refused group "g" > task "t" > identity "default": identity change_mode`}},
 		"no change_signal": {task("identity { change_mode = \"signal\" }"),

@@ -116,6 +116,7 @@ var otherRows = []Row{
 	{"task", "kill_timeout", Honoured, "it must be at most the progress_deadline of the group's update block"},
 	{"task", "logs", Honoured, "max_files times max_file_size must be below the size of the group's ephemeral_disk"},
 	{"service", "provider", Honoured, "all services of a group must have one provider"},
+	{"identity", "extra_claims", Honoured, "each must be a claim of the setting identity.optional_extra_claims"},
 	{"task", "leader", Honoured, "at most one task of the group can be one"},
 	{"task", "lifecycle", Honoured, "at least one task of the group must have none"},
 	{"artifact", "source", Honoured, "https, http, git::, hg::, or a path that the setting artifact.file_dirs allows; " +

@@ -159,8 +159,25 @@ func (r *reviewer) identities(t *api.Task) {
 				r.refuse("identity ttl", "the API takes no token that is good for longer than %v: give a shorter ttl, "+
 					"or a longer setting identity.ttl", longest)
 			}
+			r.claims(w, t)
 		})
 	})
+}
+
+// claims refuses extra claims that the machine does not have, and an identity whose tokens can't be issued.
+func (r *reviewer) claims(w *api.WorkloadIdentity, t *api.Task) {
+	for _, name := range w.ExtraClaims {
+		if !slices.Contains(r.host.ExtraClaims, name) {
+			r.refuse("identity extra_claims", "the machine's settings have no claim %q; %s: give it to "+
+				"identity.optional_extra_claims", name, cmp.Or("they have "+strings.Join(r.host.ExtraClaims, ", "), "none"))
+		}
+	}
+	if r.host.Issues == nil {
+		return
+	}
+	if err := r.host.Issues(r.job, r.group, t, w); err != nil {
+		r.refuse("identity", "no token of it can be issued: %v", err)
+	}
 }
 
 // forAPI reports whether the API takes the tokens of an identity of the task.

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/drivers/rawexec"
 	"taskapi/handlers/apierror"
+	"taskapi/identity"
 	"taskapi/internal/must"
 )
 
@@ -89,6 +90,18 @@ func TestValidate(t *testing.T) {
 	if found, err := p.Validate(t.Context(), long); err != nil || len(found.Errors) != 1 ||
 		!strings.Contains(found.Errors[0], `identity "api": identity ttl`) {
 		t.Errorf("an identity that the API would refuse: %+v, %v; want why not", found, err)
+	}
+	p.settings.ExtraClaims.Optional = map[string]string{"team": "${job.meta.team}"}
+	extra := job(`"raw_exec"`)
+	extra.TaskGroups[0].Tasks[0].Identity = &api.WorkloadIdentity{File: true, ExtraClaims: []string{"team"}}
+	extra.Meta = map[string]string{"team": "blue"}
+	if found, err := p.Validate(t.Context(), extra); err != nil || len(found.Errors) != 0 {
+		t.Errorf("a claim of the settings: %+v, %v", found, err)
+	}
+	extra.Meta["team"] = strings.Repeat("b", identity.MaxTokenLength)
+	if found, err := p.Validate(t.Context(), extra); err != nil || len(found.Errors) != 1 ||
+		!strings.Contains(found.Errors[0], `identity "default": identity: `) {
+		t.Errorf("a claim that makes tokens too long: %+v, %v; want why not", found, err)
 	}
 	if found, err := p.Validate(t.Context(), &api.Job{ID: new("empty")}); err != nil || len(found.Errors) == 0 {
 		t.Errorf("a job without groups: %+v, %v; want why not", found, err)

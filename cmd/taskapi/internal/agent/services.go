@@ -2,14 +2,13 @@ package agent
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
@@ -22,6 +21,7 @@ import (
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/templates/render"
 	"taskapi/allocrunner/volumes"
+	"taskapi/identity/workload"
 )
 
 // checkServices refuses settings of Consul and Vault that can't be meant.
@@ -42,8 +42,12 @@ func (s Settings) TaskDrivers() *drivers.Registry { return cmp.Or(s.Drivers, bui
 func (s Settings) host() review.Host {
 	host := review.Host{
 		Drivers: s.TaskDrivers(), Volumes: s.HostVolumes, FileDirs: s.Artifacts.FileDirs,
-		Audiences: s.Audience(), LongestTTL: s.LongestTTL(),
+		Audiences: s.Audience(), LongestTTL: s.LongestTTL(), ExtraClaims: s.ExtraClaims.Names(),
 		Unlimited: allocrunner.CanLimit, Unpinned: allocrunner.CanPin,
+		Issues: func(job *api.Job, group *api.TaskGroup, task *api.Task, wi *api.WorkloadIdentity) error {
+			sample := NewAllocation(uuid.Nil.String(), job, group)
+			return workload.New(s.tokens(sample, sample.ID)).Check(task, wi)
+		},
 	}
 	if s.Unlimited {
 		host.Unlimited = func() error { return errors.New("enforce_resources is false") }
@@ -129,12 +133,6 @@ func (s *wiring) newConsul(alloc *api.Allocation) (*consul.Provider, error) {
 	s.reader = consul.NewReader(settings, s.cfg.ConsulSecrets, namespace, block.Partition)
 	return consul.New(consul.Config{
 		Settings: settings, Secrets: s.cfg.ConsulSecrets, Namespace: namespace, Partition: block.Partition,
-		AllocID: alloc.ID, Owner: servicesOwner(alloc.NodeID, string(s.cfg.Dir)), Lives: s.cfg.Dir.Lives, Logger: s.logger,
+		AllocID: alloc.ID, Owner: consul.Owner(alloc.NodeID, string(s.cfg.Dir)), Lives: s.cfg.Dir.Lives, Logger: s.logger,
 	})
-}
-
-// servicesOwner returns the mark of the services of a machine's data directory.
-func servicesOwner(node, dataDir string) string {
-	sum := sha256.Sum256([]byte(node + "\x00" + dataDir))
-	return hex.EncodeToString(sum[:16])
 }

@@ -19,6 +19,7 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/identity"
+	"taskapi/identity/workload"
 )
 
 // defaultIdentityTTL is how long an identity without a ttl of its own is good: a year, which outlives most allocations.
@@ -29,6 +30,7 @@ type Settings struct {
 	JWKS            []string
 	Audiences       []string
 	Issuer          string
+	ExtraClaims     workload.ExtraClaims
 	Policy          string   // a preset or a file; empty for the default
 	Limits          []string // NAME=VALUE each
 	AuditLog        string

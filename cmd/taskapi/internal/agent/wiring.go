@@ -227,21 +227,22 @@ func (s *wiring) openFiles() (err error) {
 	return nil
 }
 
+// tokens says what an allocation's tokens claim.
+func (s Settings) tokens(alloc *api.Allocation, life string) workload.Config {
+	return workload.Config{
+		Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: interfaces.IdentityJobID(alloc),
+		TaskGroup: alloc.TaskGroup, AllocationID: alloc.ID, Life: life,
+		Issuer: s.Issuer, Audiences: s.Audience(), TTL: s.IdentityTTL, ExtraClaims: s.ExtraClaims,
+		Job:  func() *api.Job { return alloc.Job },
+		Node: api.Node{ID: alloc.NodeID, Datacenter: datacenter, NodePool: "default"},
+	}
+}
+
 // newTokens returns the manager of the allocation's tokens.
 func (s *wiring) newTokens(alloc *api.Allocation) *workload.Manager {
-	config := workload.Config{
-		Keyring:      s.keyring,
-		Logger:       s.logger,
-		Region:       *alloc.Job.Region,
-		Namespace:    alloc.Namespace,
-		JobID:        interfaces.IdentityJobID(alloc),
-		TaskGroup:    alloc.TaskGroup,
-		AllocationID: alloc.ID,
-		Life:         s.life,
-		Issuer:       s.cfg.Settings.Issuer,
-		Audiences:    s.cfg.Settings.Audience(),
-		TTL:          s.cfg.Settings.IdentityTTL,
-	}
+	config := s.cfg.Settings.tokens(alloc, s.life)
+	config.Keyring, config.Logger = s.keyring, s.logger
+	config.Job = func() *api.Job { return s.runner.Alloc().Job }
 	if s.revocations != nil {
 		config.Revocations = s.revocations
 	}

@@ -98,7 +98,7 @@ func read(path string, keys, others []Key, elsewhere string) (Values, error) {
 	if len(source) > maxFile {
 		return nil, fmt.Errorf("settings file %s: it has more than %d bytes", path, maxFile)
 	}
-	p := parser{path: path, keys: keys, others: others, elsewhere: elsewhere}
+	p := parser{path: path, source: source, keys: keys, others: others, elsewhere: elsewhere}
 	file, problems := hclsyntax.ParseConfig(source, path, hcl.InitialPos)
 	for _, d := range problems {
 		p.problem(*cmp.Or(d.Subject, &hcl.Range{Start: hcl.InitialPos}), "%s %s", d.Summary+".", d.Detail)
@@ -119,6 +119,7 @@ func read(path string, keys, others []Key, elsewhere string) (Values, error) {
 
 type parser struct {
 	path         string
+	source       []byte
 	keys, others []Key
 	elsewhere    string
 	values       Values
@@ -167,18 +168,8 @@ func (p *parser) attribute(key string, a *hclsyntax.Attribute) {
 		p.problem(a.NameRange, "%v", err)
 		return
 	}
-	value, diags := a.Expr.Value(nil)
-	if diags.HasErrors() {
-		p.problem(a.Expr.Range(), "%s: it must be a plain value: %s", key, diags[0].Detail)
-		return
-	}
-	texts, ok := textsOf(value)
-	if !ok || !k.List && (value.Type().IsTupleType() || len(texts) != 1) {
-		want := "a text, a number, true or false"
-		if k.List {
-			want = "a text, or a list of texts"
-		}
-		p.problem(a.Expr.Range(), "%s must be %s", key, want)
+	texts, ok := p.texts(k, a.Expr)
+	if !ok {
 		return
 	}
 	from := fmt.Sprintf("%s:%d", p.path, a.NameRange.Start.Line)
@@ -198,6 +189,76 @@ func (p *parser) attribute(key string, a *hclsyntax.Attribute) {
 		return
 	}
 	p.values = append(p.values, one...)
+}
+
+// texts returns the texts that an expression gives a setting. It returns false for an expression that it refuses.
+func (p *parser) texts(k Key, e hclsyntax.Expression) (texts []string, ok bool) {
+	if k.pairs {
+		if texts, ok = p.pairs(e); !ok {
+			p.problem(e.Range(), "%s must be %s", k.Name, wordsOf(cty.Map(cty.String)))
+		}
+		return texts, ok
+	}
+	value, diags := e.Value(nil)
+	if diags.HasErrors() {
+		p.problem(e.Range(), "%s: it must be a plain value: %s", k.Name, diags[0].Detail)
+		return nil, false
+	}
+	texts, ok = textsOf(value)
+	if !ok || !k.List && (value.Type().IsTupleType() || len(texts) != 1) {
+		want := "a text, a number, true or false"
+		if k.List {
+			want = "a text, or a list of texts"
+		}
+		p.problem(e.Range(), "%s must be %s", k.Name, want)
+		return nil, false
+	}
+	return texts, true
+}
+
+// pairs returns NAME=TEXT for each item of { NAME = "TEXT" }. A reference in a text stays as the file has it.
+func (p *parser) pairs(e hclsyntax.Expression) (texts []string, ok bool) {
+	object, ok := e.(*hclsyntax.ObjectConsExpr)
+	if !ok {
+		return nil, false
+	}
+	for _, item := range object.Items {
+		name, diags := item.KeyExpr.Value(nil)
+		text, ok := p.unresolved(item.ValueExpr)
+		if diags.HasErrors() || !ok || name.Type() != cty.String || !name.IsKnown() || name.IsNull() {
+			return nil, false
+		}
+		texts = append(texts, name.AsString()+"="+text)
+	}
+	return texts, true
+}
+
+// unresolved returns a text with its references as they are written, such as ${job.id}.
+func (p *parser) unresolved(e hclsyntax.Expression) (text string, ok bool) {
+	parts := []hclsyntax.Expression{e}
+	switch e := e.(type) {
+	case *hclsyntax.TemplateExpr:
+		parts = e.Parts
+	case *hclsyntax.TemplateWrapExpr:
+		parts = []hclsyntax.Expression{e.Wrapped}
+	case *hclsyntax.ScopeTraversalExpr:
+		return "", false // without quotes
+	}
+	for _, part := range parts {
+		switch part := part.(type) {
+		case *hclsyntax.LiteralValueExpr:
+			texts, ok := textsOf(part.Val)
+			if !ok {
+				return "", false
+			}
+			text += texts[0]
+		case *hclsyntax.ScopeTraversalExpr:
+			text += "${" + string(part.Range().SliceBytes(p.source)) + "}"
+		default:
+			return "", false
+		}
+	}
+	return text, true
 }
 
 // once refuses a setting that is there, such as in an earlier block of the same name.

@@ -27,6 +27,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/identity"
+	"taskapi/identity/workload"
 )
 
 // Key is one setting.
@@ -36,6 +37,7 @@ type Key struct {
 	Default string // empty for none
 	Env     string // the variable of the environment that stands for it; empty for none
 	List    bool   // it may have several values
+	pairs   bool   // its values are NAME=VALUE, and in a file { NAME = VALUE }
 	fixed   bool   // only a file has it, never -o: all allocations of a data directory have it in common
 
 	block    *block // it is a block with a label, and each value is one in JSON; nil for a value
@@ -63,6 +65,12 @@ var Keys = sync.OnceValue(func() []Key {
 			Default: "local", put: text(func(s *agent.Settings) *string { return &s.Policy }), absolute: absolutePolicy},
 		{Name: "identity.issuer", Doc: "issuer (iss) of new identities, a URL", put: putIssuer},
 		{Name: "identity.ttl", Doc: "lifetime of identities without a ttl, at least 1s", Default: "8760h", put: putTTL},
+		{Name: "identity.required_extra_claims", List: true, pairs: true, Doc: "claims of all identities of tasks, for " +
+			"other services: " + claimForm,
+			put: claims(func(e *workload.ExtraClaims) *map[string]string { return &e.Required })},
+		{Name: "identity.optional_extra_claims", List: true, pairs: true, Doc: "claims that identities may ask for in a " +
+			"job file, with extra_claims: " + claimForm,
+			put: claims(func(e *workload.ExtraClaims) *map[string]string { return &e.Optional })},
 		{Name: audienceKey, List: true, Doc: "audiences of which a token must name one; default identities, and others " +
 			"without an aud, are issued for them", Default: identity.DefaultAudience,
 			put: list(func(s *agent.Settings) *[]string { return &s.Audiences })},
@@ -289,6 +297,25 @@ func putHostIP(s *agent.Settings, v []string) error {
 func putIssuer(s *agent.Settings, v []string) error {
 	s.Issuer = v[0]
 	return agent.CheckIssuer(v[0])
+}
+
+const claimForm = "NAME=VALUE, in a file { NAME = \"VALUE\" }; a value may have references such as ${job.meta.team}, " +
+	"which docs/security.md lists"
+
+// claims is for extra claims.
+func claims(at func(*workload.ExtraClaims) *map[string]string) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) error {
+		all := map[string]string{}
+		for _, text := range v {
+			name, value, ok := strings.Cut(text, "=")
+			if _, twice := all[name]; !ok || name == "" || twice {
+				return fmt.Errorf("%q must be NAME=VALUE, such as team=${job.meta.team}, each name once", text)
+			}
+			all[name] = value
+		}
+		*at(&s.ExtraClaims) = all
+		return nil
+	}
 }
 
 // minTTL is the least life of an identity: claims count seconds, and a renewal takes time.
