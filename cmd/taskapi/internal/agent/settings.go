@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/artifacts"
 	"taskapi/allocrunner/cluster/etcd"
 	"taskapi/allocrunner/consul"
+	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/devices"
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/vault"
@@ -47,6 +48,7 @@ type Settings struct {
 	Cluster         etcd.Settings
 	MetricsListen   string
 	HostVolumes     []volumes.Volume
+	GC              datadir.GC // of taskapi agent
 
 	Drivers *drivers.Registry // that tasks may use; nil for the built-in ones
 
@@ -63,7 +65,8 @@ func (s Settings) LongestTTL() time.Duration {
 
 // DefaultSettings returns the settings of a run without flags.
 func DefaultSettings() Settings {
-	return Settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL, Artifacts: artifacts.DefaultSettings()}
+	return Settings{HostIP: "127.0.0.1", IdentityTTL: defaultIdentityTTL, Artifacts: artifacts.DefaultSettings(),
+		GC: datadir.DefaultGC()}
 }
 
 // Audience returns the audiences of which a token must have one.

@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/state"
 	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
@@ -59,6 +60,7 @@ type Machine struct {
 	self *self
 	http *http.Transport // by allocation
 	dirs filewatch.Watcher
+	disk func(dir string) (*api.HostDiskStats, error)
 
 	fleet *fleet.Fleet // nil without other machines
 
@@ -78,14 +80,15 @@ var _ machine.Machine = (*Machine)(nil)
 
 // entry is the latest known state of an allocation.
 type entry struct {
-	alloc *api.Allocation // as its process answers, or as it was saved; once it has ended, what nameOf returns
+	alloc *api.Allocation // as its process answers, or as it was saved; once it has ended, what newEnded keeps
 	ended bool
+	token bool // it has ended, and was dispatched with an idempotency token
 }
 
 // New returns a Machine that follows nothing yet.
 func New(c Config) *Machine {
 	m := &Machine{cfg: c, entries: map[string]*entry{}, changed: make(chan struct{}),
-		registering: map[string]*registration{}, stopping: map[string]int{}}
+		registering: map[string]*registration{}, stopping: map[string]int{}, disk: hoststats.Disk}
 	m.grow()
 	if c.Clustered {
 		m.fleet = fleet.New(c.Cluster)
@@ -125,6 +128,7 @@ func (m *Machine) Run(ctx context.Context) error {
 		return err
 	}
 	defer server.close()
+	m.follows.Go(func() { m.collectEnded(ctx) })
 	m.cfg.Notify(fmt.Sprintf("READY=1\nSTATUS=serving %s", m.cfg.Dir))
 	for {
 		select {
@@ -156,12 +160,10 @@ func (m *Machine) look(ctx context.Context) error {
 	for _, id := range ids {
 		there[id] = true
 		if m.entries[id] == nil {
-			m.entries[id] = &entry{}
-			if alloc := m.endedOf(id); alloc != nil {
-				m.entries[id] = &entry{alloc: alloc, ended: true}
-				continue
+			if m.entries[id] = m.endedOf(id); m.entries[id] == nil {
+				m.entries[id] = &entry{}
+				m.followLocked(ctx, id)
 			}
-			m.followLocked(ctx, id)
 		}
 	}
 	for id := range m.entries {
@@ -173,20 +175,14 @@ func (m *Machine) look(ctx context.Context) error {
 	return nil
 }
 
-// endedOf returns the name of an allocation that has ended; nil for any other.
-func (m *Machine) endedOf(id string) *api.Allocation {
+// endedOf returns the entry of an allocation that has ended; nil for any other.
+func (m *Machine) endedOf(id string) *entry {
 	if path := m.cfg.Dir.State(id); state.Ended(path) {
 		if dump, err := state.Inspect(path); err == nil && dump.Saved.Alloc != nil && dump.Saved.Alloc.ID == id {
-			return nameOf(dump.Saved.Alloc)
+			return newEnded(dump.Saved.Alloc)
 		}
 	}
 	return nil
-}
-
-// nameOf returns an allocation without the parts that take memory.
-func nameOf(alloc *api.Allocation) *api.Allocation {
-	return &api.Allocation{ID: alloc.ID, Namespace: alloc.Namespace, JobID: alloc.JobID, Name: alloc.Name,
-		ClientStatus: alloc.ClientStatus, CreateTime: alloc.CreateTime}
 }
 
 // grow gives the machine its next index. The index is a time in milliseconds. So it also grows over restarts of this
@@ -371,11 +367,10 @@ func (m *Machine) set(id string, alloc *api.Allocation, ended bool) {
 		return // an answer that was overtaken
 	}
 	same := e.ended == ended && e.alloc != nil && alloc != nil && e.alloc.ModifyIndex == alloc.ModifyIndex
-	e.ended = ended
 	if ended && alloc != nil {
-		e.alloc = nameOf(alloc)
+		*e = *newEnded(alloc)
 	} else {
-		e.alloc = alloc
+		*e = entry{alloc: alloc, ended: ended}
 	}
 	if !same {
 		m.growLocked()

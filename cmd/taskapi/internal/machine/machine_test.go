@@ -248,10 +248,11 @@ func readsAsOrphan(dir string) error {
 	return errors.Join(err, os.WriteFile(filepath.Join(dir, "read"), []byte(strconv.FormatInt(n, 10)), 0o600))
 }
 
-// TestMain is this program, a taskapi that fails, or one of TestCommandsInputOutlivesThisProcess.
+// TestMain is this program, a taskapi that fails, that of TestCollects, or one of TestCommandsInputOutlivesThisProcess.
 func TestMain(m *testing.M) {
 	for name, role := range map[string]func(string) error{
 		"MACHINE_TEST_KILLED": isKilled, "MACHINE_TEST_ORPHAN": readsAsOrphan,
+		"MACHINE_TEST_GC": func(string) error { return collects(os.Args) },
 	} {
 		if dir := os.Getenv(name); dir != "" {
 			if role(dir) != nil {

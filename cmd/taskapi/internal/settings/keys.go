@@ -39,6 +39,7 @@ type Key struct {
 	List    bool   // it may have several values
 	pairs   bool   // its values are NAME=VALUE, and in a file { NAME = VALUE }
 	fixed   bool   // only a file has it, never -o: all allocations of a data directory have it in common
+	agent   bool   // it means nothing to a run: see OfAgent
 
 	block    *block // it is a block with a label, and each value is one in JSON; nil for a value
 	put      func(*agent.Settings, []string) error
@@ -86,6 +87,18 @@ var Keys = sync.OnceValue(func() []Key {
 			"lines can fill the disk", put: flag(func(s *agent.Settings) *bool { return &s.AuditReads })},
 		{Name: "telemetry.listen", Doc: "serve only the metrics, to everyone who connects and without a token, at " +
 			"http://ADDRESS:PORT/metrics for Prometheus, or at unix:///PATH", put: putListen},
+		{Name: "gc_interval", Doc: "how often taskapi agent looks for ended allocations to remove, at least 1s; 0s for never",
+			Default: "1m", put: putGCInterval, agent: true},
+		{Name: "gc_max_allocs", Doc: "above this number of allocations, those that run included, the agent removes ended " +
+			"ones, the oldest first", Default: "50", agent: true,
+			put: count(func(s *agent.Settings) *int { return &s.GC.MaxAllocs })},
+		{Name: "gc_disk_usage_threshold", Doc: "above this use of the data directory's disk, in percent, the agent removes " +
+			"ended allocations one by one; 100 for no limit", Default: "80",
+			put: percent(func(s *agent.Settings) *float64 { return &s.GC.DiskUsage }), agent: true},
+		{Name: "gc_inode_usage_threshold", Doc: "the same for the disk's inodes", Default: "70",
+			put: percent(func(s *agent.Settings) *float64 { return &s.GC.InodeUsage }), agent: true},
+		{Name: "job_gc_threshold", Doc: "how long after the end of a job's last allocation the agent removes them",
+			Default: "4h", put: duration(func(s *agent.Settings) *time.Duration { return &s.GC.JobThreshold }), agent: true},
 		{Name: "consul.enabled", Doc: "false registers services with the provider \"consul\", Nomad's default, here, as if " +
 			"their provider were \"nomad\"", Default: "true", put: not(func(s *agent.Settings) *bool { return &s.ConsulHere })},
 		{Name: "consul.address", Doc: "Consul's agent: HOST:PORT, a URL, or unix:///PATH", Env: "CONSUL_HTTP_ADDR",
@@ -114,7 +127,7 @@ var Keys = sync.OnceValue(func() []Key {
 		{Name: "artifact.decompression_size_limit", Doc: "how large the content of an archive may be", Default: "10GiB",
 			put: size(func(s *agent.Settings) *int64 { return &s.Artifacts.Unpacked })},
 		{Name: "artifact.decompression_file_count_limit", Doc: "how many files an archive may have", Default: "4096",
-			put: putFileCount},
+			put: count(func(s *agent.Settings) *int { return &s.Artifacts.Files })},
 		{Name: "artifact.set_environment_variables", List: true, Doc: "names of variables of taskapi's environment that " +
 			"downloads and git see, such as https_proxy",
 			put: list(func(s *agent.Settings) *[]string { return &s.Artifacts.Environment })},
@@ -196,6 +209,12 @@ func ClusterOf(dir string) (etcd.Settings, error) {
 		err = fmt.Errorf("%s: %w", filepath.Join(dir, Name), err)
 	}
 	return s.Cluster, err
+}
+
+// OfAgent reports whether a setting is about taskapi agent's own work, and so means nothing to a run.
+func OfAgent(key string) bool {
+	k, err := find(Keys(), key)
+	return err == nil && k.agent
 }
 
 // every returns all settings, in the order of the documents.
@@ -351,12 +370,39 @@ func size(at func(*agent.Settings) *int64) func(*agent.Settings, []string) error
 	}
 }
 
-func putFileCount(s *agent.Settings, v []string) error {
-	n, err := strconv.Atoi(v[0])
-	if err != nil || n < 1 {
-		return fmt.Errorf("%q must be a number of at least 1", v[0])
+// count is for a number of things.
+func count(at func(*agent.Settings) *int) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) error {
+		n, err := strconv.Atoi(v[0])
+		if err != nil || n < 1 {
+			return fmt.Errorf("%q must be a number of at least 1", v[0])
+		}
+		*at(s) = n
+		return nil
 	}
-	s.Artifacts.Files = n
+}
+
+// percent is for a share above 0.
+func percent(at func(*agent.Settings) *float64) func(*agent.Settings, []string) error {
+	return func(s *agent.Settings, v []string) error {
+		n, err := strconv.ParseFloat(v[0], 64)
+		if err != nil || !(n > 0 && n <= 100) { // NaN is neither
+			return fmt.Errorf("%q must be a number above 0 and at most 100, such as 80", v[0])
+		}
+		*at(s) = n
+		return nil
+	}
+}
+
+// minGCInterval is the least pause between two looks at the ended allocations.
+const minGCInterval = time.Second
+
+func putGCInterval(s *agent.Settings, v []string) error {
+	d, err := time.ParseDuration(v[0])
+	if err != nil || d != 0 && d < minGCInterval {
+		return fmt.Errorf("%q must be a duration of at least %v, such as 1m, or 0s for never", v[0], minGCInterval)
+	}
+	s.GC.Interval = d
 	return nil
 }
 

@@ -26,7 +26,7 @@ import (
 
 // Agent returns taskapi agent.
 func Agent(w base.Environment) *cobra.Command {
-	var flags start.SettingFlags
+	flags := start.SettingFlags{Agent: true}
 	var dataDir string
 	var noResume, verbose bool
 	var remote machine.TLS
@@ -40,6 +40,8 @@ agent. The settings given here are those of the jobs that are registered there.
 
 The agent resumes allocations whose taskapi has exited, also after a start of the machine. One whose taskapi exits
 again and again is resumed eight times, at growing intervals. What was stopped or has completed stays so.
+
+The agent also removes ended allocations, by age, number and space: the settings gc_* and job_gc_threshold.
 
 With --listen, clients of other machines can connect by TLS. Each needs a certificate that the --ca has signed, and the
 token.

@@ -1,6 +1,7 @@
 package start
 
 import (
+	"fmt"
 	"os"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 // SettingFlags are the flags of every command that needs settings.
 type SettingFlags struct {
 	Config  string // a file
+	Agent   bool   // it is taskapi agent, which takes the settings of its own work, too
 	options []string
 }
 
@@ -46,7 +48,7 @@ func (f *SettingFlags) AddAll(cmd *cobra.Command) {
 	f.Add(cmd)
 }
 
-// Given returns the flags as they were given, for another command that has them.
+// Given returns the flags as they were given, for a run that has them. It leaves out the agent's own settings.
 func (f *SettingFlags) Given(flags *pflag.FlagSet) (args []string) {
 	for _, name := range []string{"config", "policy", IsolateFlag} {
 		if given := flags.Lookup(name); given.Changed {
@@ -54,7 +56,9 @@ func (f *SettingFlags) Given(flags *pflag.FlagSet) (args []string) {
 		}
 	}
 	for _, option := range f.options {
-		args = append(args, "--option="+option)
+		if key, _, _ := strings.Cut(option, "="); !settings.OfAgent(key) {
+			args = append(args, "--option="+option)
+		}
 	}
 	return args
 }
@@ -78,6 +82,11 @@ func (f *SettingFlags) given(flags *pflag.FlagSet) (settings.Values, error) {
 		dir = "/" // it was removed; whole paths still work
 	}
 	all, err := settings.ParseOptions(f.options, dir)
+	for _, v := range all {
+		if settings.OfAgent(v.Key) && !f.Agent && err == nil {
+			err = fmt.Errorf("-o %s: it is for taskapi agent: give it there, or put it into the settings file", v.Key)
+		}
+	}
 	flags.Visit(func(given *pflag.Flag) {
 		if key := settingOf[given.Name]; key != "" && err == nil {
 			err = all.Give(key, given.Value.String(), dir, "--"+given.Name)

@@ -1,0 +1,135 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+)
+
+// TestCollects: the agent looks at its interval, and runs 'taskapi gc' for what is to be removed, the oldest
+// first, until the disk has room. What gc refuses is said once, and keeps nothing else. What runs stays.
+func TestCollects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newTest(t)
+		for i := range 4 {
+			m.end(t, idOf(i), fmt.Sprintf("job-%d", i))
+		}
+		refused := filepath.Join(m.cfg.Dir.Alloc(idOf(0)), "refused")
+		if err := os.WriteFile(refused, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m.save(t, idOf(4), "job-4", false)
+		left := func() (ids string) {
+			all, err := m.cfg.Dir.IDs()
+			if err != nil {
+				t.Error(err)
+			}
+			for _, id := range all {
+				ids += id[7:8]
+			}
+			return ids
+		}
+		var disk atomic.Pointer[func() (*api.HostDiskStats, error)]
+		m.disk = func(string) (*api.HostDiskStats, error) { return (*disk.Load())() }
+		disk.Store(new(func() (*api.HostDiskStats, error) {
+			return &api.HostDiskStats{UsedPercent: float64(50 + 10*len(left()))}, nil
+		}))
+		log := make(told, 100)
+		m.cfg.Logger = slog.New(log)
+		m.cfg.Environ = []string{"MACHINE_TEST_GC=1"}
+		m.cfg.Settings.GC = datadir.DefaultGC()
+		m.cfg.Settings.GC.JobThreshold = 1 << 62
+		ctx, cancel := context.WithCancel(t.Context())
+		defer m.follows.Wait()
+		defer cancel()
+		m.entries[idOf(4)] = &entry{alloc: &api.Allocation{ID: idOf(4), JobID: "job-4"}}
+		if err := m.look(ctx); err != nil {
+			t.Fatal(err)
+		}
+		m.follows.Go(func() { m.collectEnded(ctx) })
+		pass := func(d time.Duration, want string) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if got := left(); got != want {
+				t.Errorf("%s are left, want %s", got, want)
+			}
+		}
+		pass(time.Minute-1, "01234")
+		pass(1, "034")
+		disk.Store(new(func() (*api.HostDiskStats, error) { return &api.HostDiskStats{UsedPercent: 90}, nil }))
+		pass(5*time.Minute, "04")
+		disk.Store(new(func() (*api.HostDiskStats, error) { return nil, errors.New("no such disk") }))
+		pass(5*time.Minute, "04")
+		var said []string
+		for len(log) > 0 {
+			said = append(said, <-log)
+		}
+		const failed, removed = "ended allocations are not removed", "removed an ended allocation"
+		if want := []string{failed, removed, removed, removed, failed}; !slices.Equal(said, want) {
+			t.Errorf("the log has %q, want %q", said, want)
+		}
+	})
+}
+
+// TestCollectsNothingThatRunsAgain: what has begun again under its ID since this process has seen its end, and what
+// another version replaces, does not count as ended. A dispatch with an idempotency token is known as such.
+func TestCollectsNothingThatRunsAgain(t *testing.T) {
+	m := newTest(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer m.follows.Wait()
+	defer cancel()
+	m.self.ctx = ctx
+	m.end(t, idOf(1), "job")
+	if err := m.look(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(m.cfg.Dir.Alloc(idOf(1))); err != nil {
+		t.Fatal(err)
+	}
+	m.save(t, idOf(1), "job", false)
+	m.cfg.Environ, m.cfg.Settings.GC = []string{"MACHINE_TEST_GC=1"}, datadir.DefaultGC()
+	m.disk = func(string) (*api.HostDiskStats, error) { return &api.HostDiskStats{UsedPercent: 99}, nil }
+	m.collectOnce(ctx, func(id string, err error) {
+		if id != "" || err != nil {
+			t.Errorf("allocation %q: %v", id, err)
+		}
+	})
+	m.set(idOf(1), &api.Allocation{ID: idOf(1), Namespace: "default", JobID: "job"}, false)
+	replaced := &api.Allocation{ID: idOf(2), JobID: "replaced"}
+	interfaces.StopRequest{ReplacedBy: replaced}.Apply(replaced)
+	token := &api.Allocation{ID: idOf(3), JobID: "token", ModifyTime: 7, Job: &api.Job{DispatchIdempotencyToken: new("x")}}
+	m.entries[idOf(2)], m.entries[idOf(3)] = newEnded(replaced), newEnded(token)
+	ended, others := m.ended(nil)
+	slices.Sort(others)
+	if want := []string{"/replaced", "default/job"}; !slices.Equal(others, want) {
+		t.Errorf("the jobs %q run, want %q", others, want)
+	}
+	want := []datadir.EndedAlloc{{ID: idOf(3), Job: "/token", End: time.Unix(0, 7), Token: true}}
+	if !slices.Equal(ended, want) {
+		t.Errorf("%+v have ended, want %+v", ended, want)
+	}
+}
+
+// collects is 'taskapi gc' of one allocation, which it refuses if that has a file "refused".
+func collects(args []string) error {
+	dir := datadir.Dir(strings.TrimPrefix(args[2], "--data-dir=")).Alloc(args[3])
+	if _, err := os.Stat(filepath.Join(dir, "refused")); args[1] != "gc" || err == nil {
+		return errors.New("refused")
+	}
+	return os.RemoveAll(dir)
+}
