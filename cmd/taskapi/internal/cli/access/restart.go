@@ -25,9 +25,9 @@ func Restart(w base.Environment) *cobra.Command {
 		Short: "Restart a task, or every running task of an allocation",
 		Long: `Restarts a task or, without TASK, every task that runs.
 
-It prints the events, and returns when the new processes have started. The restart is graceful (kill_signal,
-kill_timeout; as in Nomad, no shutdown_delay) and does not count against the restart policy. Ctrl-C ends the command,
-not the restart.
+It prints the events, and returns when the new processes are ready and have run for a second. The restart is graceful
+(kill_signal, kill_timeout; as in Nomad, no shutdown_delay) and does not count against the restart policy. Ctrl-C ends
+the command, not the restart.
 
 ` + base.TaskArgs + `
 

@@ -255,29 +255,69 @@ func eventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent 
 	return events
 }
 
-// AwaitStarted prints events until each of the tasks has started since before, and is ready or has ended, or until the
-// allocation has ended. Errors: a task or the allocation has failed.
+// AwaitStarted prints events until each of the tasks has started since before, is ready and has run for settleTime, or
+// has ended for good, or until the allocation has ended. Errors: a task has ended and is to be started again; a task or
+// the allocation has failed.
 func (f *Follower) AwaitStarted(ctx context.Context, before *api.Allocation, tasks []string) error {
-	f.Until = func(now *api.Allocation) bool {
-		return !slices.ContainsFunc(tasks, func(task string) bool {
-			was, is := before.TaskStates[task], now.TaskStates[task]
-			ready, _ := readiness.Shown(is)
-			return was != nil && is != nil && !is.Failed &&
-				(is.StartedAt.Equal(was.StartedAt) || is.State == "pending" || is.State == "running" && !ready)
-		})
+	f.Until = func(now *api.Allocation) bool { return which(tasks, starting, before, now) == "" }
+	started, err := f.Follow(ctx)
+	alloc := started
+	if err == nil {
+		f.Until = func(now *api.Allocation) bool {
+			return which(tasks, endedSince, started, now) != "" || which(tasks, running, started, now) == ""
+		}
+		settling, end := context.WithTimeoutCause(ctx, settleTime, errSettled)
+		defer end()
+		if alloc, err = f.Follow(settling); errors.Is(err, errSettled) {
+			alloc, err = f.Last, nil
+		}
 	}
-	alloc, err := f.Follow(ctx)
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%s is still being restarted; this command waits no longer", f.Target)
 	} else if err != nil {
 		return err
 	}
-	failed := func(task string) bool { return alloc.TaskStates[task] != nil && alloc.TaskStates[task].Failed }
-	if i := slices.IndexFunc(tasks, failed); i >= 0 {
-		return fmt.Errorf("task %q of allocation %s has failed", tasks[i], f.ID)
+	if task := which(tasks, failed, started, alloc); task != "" {
+		return fmt.Errorf("task %q of allocation %s has failed", task, f.ID)
 	}
 	if alloc.ClientStatus == api.AllocClientStatusFailed {
 		return fmt.Errorf("allocation %s has failed", f.ID)
 	}
+	if task := which(tasks, endedSince, started, alloc); task != "" {
+		end := base.LastEvent(alloc.TaskStates[task], api.TaskTerminated)
+		return fmt.Errorf("task %q of allocation %s has started and ended at once (%s)", task, f.ID,
+			cmp.Or(end, &api.TaskEvent{}).DisplayMessage)
+	}
 	return nil
 }
+
+// settleTime is how long a task that has just started must run: a program that can't do its work usually ends sooner.
+const settleTime = time.Second
+
+var errSettled = errors.New("the tasks have run for long enough")
+
+// which returns the first of the tasks of which is reports true, empty for none.
+func which(tasks []string, is func(was, now *api.TaskState) bool, before, now *api.Allocation) string {
+	for _, task := range tasks {
+		a, b := before.TaskStates[task], now.TaskStates[task]
+		if a != nil && b != nil && is(a, b) {
+			return task
+		}
+	}
+	return ""
+}
+
+// starting reports whether a task has not started since was, or is not ready yet.
+func starting(was, now *api.TaskState) bool {
+	ready, _ := readiness.Shown(now)
+	return !now.Failed && (now.StartedAt.Equal(was.StartedAt) || now.State == "running" && !ready)
+}
+
+// endedSince reports whether the process that a task had at was has ended, and another follows it.
+func endedSince(was, now *api.TaskState) bool {
+	return now.State == "pending" || !now.StartedAt.Equal(was.StartedAt)
+}
+
+func running(_, now *api.TaskState) bool { return now.State == "running" }
+
+func failed(_, now *api.TaskState) bool { return now.Failed }
