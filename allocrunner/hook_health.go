@@ -9,6 +9,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/health"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/allocrunner/readiness"
 )
 
 // healthHook evaluates the allocation's health by its job's update block, and shows the decision in the
@@ -146,4 +147,16 @@ func (h *healthHook) Update(_ context.Context, req *interfaces.RunnerUpdateReque
 func DecidesHealth(alloc *api.Allocation) bool {
 	_, ok := health.For(alloc.Job, alloc.GetTaskGroup())
 	return ok
+}
+
+// HealthProblem says why an allocation is not healthy yet, and which task or check (its ID) that is about. The text is
+// empty if everything is healthy, or if nothing decides about its health.
+func HealthProblem(alloc *api.Allocation, results api.AllocCheckStatuses) (text, task, check string) {
+	policy, _ := health.For(alloc.Job, alloc.GetTaskGroup())
+	unready := map[string]bool{}
+	for name, state := range alloc.TaskStates {
+		ready, _ := readiness.Shown(state)
+		unready[name] = !ready
+	}
+	return policy.Problem(health.Event{Tasks: alloc.TaskStates, Unready: unready, Checks: results})
 }

@@ -103,8 +103,9 @@ type State struct {
 
 // problem names a task or check that is not healthy. The zero problem means that everything is healthy.
 type problem struct {
-	task string // empty for the whole group
-	text string
+	task  string // empty for the whole group
+	check string // its ID; empty for a problem of the task
+	text  string
 }
 
 // starts changes when a task is started again, even if it was never seen not to run.
@@ -180,6 +181,13 @@ func (p Policy) failed(e Event) string {
 	return ""
 }
 
+// Problem returns why an allocation is not healthy, and the task and the ID of the check that this is about. The text is
+// empty if it is healthy.
+func (p Policy) Problem(e Event) (text, task, check string) {
+	first := p.problem(e)
+	return first.text, first.task, first.check
+}
+
 // problem returns the first problem.
 func (p Policy) problem(e Event) problem {
 	for _, t := range p.tasks {
@@ -188,13 +196,13 @@ func (p Policy) problem(e Event) problem {
 			state = s.State
 		}
 		if t.ends && state != "dead" {
-			return problem{t.name, fmt.Sprintf("task %q is %s and has not ended", t.name, state)}
+			return problem{task: t.name, text: fmt.Sprintf("task %q is %s and has not ended", t.name, state)}
 		}
 		if !t.ends && state != "running" {
-			return problem{t.name, fmt.Sprintf("task %q is %s", t.name, state)}
+			return problem{task: t.name, text: fmt.Sprintf("task %q is %s", t.name, state)}
 		}
 		if !t.ends && e.Unready[t.name] {
-			return problem{t.name, fmt.Sprintf("task %q has not said that it is ready", t.name)}
+			return problem{task: t.name, text: fmt.Sprintf("task %q has not said that it is ready", t.name)}
 		}
 	}
 	if !p.checks {
@@ -217,7 +225,7 @@ func (p Policy) checkProblem(checks api.AllocCheckStatuses) problem {
 		return problem{}
 	}
 	c := checks[first]
-	return problem{c.Task, fmt.Sprintf("check %q of service %q is %s", c.Check, c.Service, c.Status)}
+	return problem{c.Task, first, fmt.Sprintf("check %q of service %q is %s", c.Check, c.Service, c.Status)}
 }
 
 // mustRun reports whether the checks of a task, or of the group for the empty name, must succeed.

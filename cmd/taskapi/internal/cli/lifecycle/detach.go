@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -34,7 +33,6 @@ import (
 	"taskapi/internal/privatefile"
 	"taskapi/internal/ptr"
 	"taskapi/internal/safedir"
-	"taskapi/internal/wake"
 )
 
 // maxLog is the size at which that log starts over: tasks that restart for ever must not fill the disk.
@@ -96,7 +94,7 @@ func (r *request) settled(ctx context.Context, err error) error {
 	case ok:
 		return start.WithOutput(r.layout, failed.alloc, err)
 	case err == nil && r.options.Until.What != "":
-		return r.await(ctx)
+		return r.options.Until.Await(ctx, &follow.Follower{Target: r.target(), Quiet: true}, r.environment.Stderr)
 	}
 	return err
 }
@@ -385,78 +383,4 @@ func said(log *os.File, since int64, out io.Writer) error {
 		_, err = io.Copy(out, io.NewSectionReader(log, since, size-since))
 	}
 	return err
-}
-
-// await returns when the allocation is in the state that --wait names. Errors: why it can't reach that state any more,
-// with the latest output of the task that is to blame; the time is over.
-func (r *request) await(ctx context.Context) error {
-	timeout := r.options.Until.Timeout
-	if timeout == 0 && r.options.Until.What != start.WaitComplete {
-		timeout = start.DefaultWait
-	}
-	if timeout > 0 {
-		over := fmt.Errorf("allocation %s is not %s after %v, and runs on", r.alloc.ID, r.options.Until.What, timeout)
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, timeout, over)
-		defer cancel()
-	}
-	if r.options.Until.What == start.WaitHealthy {
-		saying, end := context.WithCancel(ctx)
-		var said sync.WaitGroup
-		said.Go(func() {
-			sayChecks(saying, r.environment.Stderr, r.target().Checks)
-		})
-		defer said.Wait()
-		defer end()
-	}
-	f := &follow.Follower{Target: r.target(), Quiet: true, Until: r.options.Until.Settled}
-	alloc, err := f.Follow(ctx)
-	if err != nil {
-		if interrupted, ok := errors.AsType[*start.InterruptedError](err); ok {
-			err = fmt.Errorf("%s: this command waits no longer for allocation %s, which runs on; '%s' stops it",
-				interrupted.Signal, r.alloc.ID, r.layout.Command("stop", r.alloc.ID))
-		}
-		if ctx.Err() != nil && f.Last != nil {
-			err = start.WithCauses(r.layout, f.Last, r.checks(ctx), err)
-		}
-		return err
-	}
-	err = r.options.Until.Result(alloc)
-	if err == nil {
-		return nil
-	}
-	return start.WithCauses(r.layout, alloc, r.checks(ctx), err)
-}
-
-// sayChecks is silent for the time that checks usually take to succeed. Then it prints which checks don't succeed, and
-// each change of a check's status, until ctx ends.
-func sayChecks(ctx context.Context, out io.Writer, latest func(context.Context) (api.AllocCheckStatuses, error)) {
-	said := map[string]string{}
-	for pause := 10 * time.Second; ; pause = time.Second {
-		if wake.Sleep(ctx, pause) != nil {
-			return
-		}
-		checks, err := latest(ctx)
-		if err != nil { // follow reports it
-			continue
-		}
-		for _, c := range base.SortedChecks(checks) {
-			if c.Status == said[c.ID] || c.Status == base.CheckSuccess && said[c.ID] == "" {
-				continue
-			}
-			said[c.ID] = c.Status
-			fmt.Fprintf(out, "taskapi: %s\n", start.CheckWords(c))
-		}
-	}
-}
-
-// checks returns the latest results of the allocation's checks, none if its taskapi does not answer.
-func (r *request) checks(ctx context.Context) api.AllocCheckStatuses {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.Brief.Busy)
-	defer cancel()
-	checks, err := r.target().Checks(ctx)
-	if err != nil {
-		return nil
-	}
-	return checks
 }

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -456,24 +457,6 @@ func (r *rollout) awaitHealthy(ctx context.Context, t base.Target, group *api.Ta
 	if ptr.Deref(r.loaded.Job.Type) != api.JobTypeService || policy == nil || ptr.Deref(policy.MaxParallel) == 0 {
 		return nil
 	}
-	if by := ptr.Deref(policy.ProgressDeadline); by > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, by, fmt.Errorf("allocation %s is not healthy after %v", t.ID, by))
-		defer cancel()
-	}
-	if ptr.Deref(policy.HealthCheck) == "manual" {
-		fmt.Fprintf(r.environment.Stderr, "taskapi: %s: health_check is manual: set its health with "+
-			"PUT /v1/deployment/allocation-health/…\n", r.labels.Of(t.Alloc))
-	}
-	wait := start.WaitOptions{What: start.WaitHealthy}
-	f := &follow.Follower{Target: t, Quiet: true, Until: wait.Settled}
-	alloc, err := f.Follow(ctx)
-	if err != nil {
-		return err
-	}
-	if err := wait.Result(alloc); err != nil {
-		checks, _ := t.Checks(ctx) // the causes without them
-		return start.WithCauses(t.Layout, alloc, checks, err)
-	}
-	return nil
+	wait := start.WaitOptions{What: start.WaitHealthy, Timeout: cmp.Or(ptr.Deref(policy.ProgressDeadline), -1)}
+	return wait.Await(ctx, &follow.Follower{Target: t, Quiet: true}, r.environment.Stderr)
 }

@@ -79,8 +79,8 @@ kills every task immediately. SIGUSR1 ends taskapi and leaves the tasks running.
 
 With --detach, run returns when the main tasks have started, or wait for what a template reads, and with --wait when the
 allocation is in that state. It is healthy when its tasks have run and its checks have succeeded for min_healthy_time of
-the group's update block, by default ten seconds. run prints the allocation's ID, and after ten seconds of waiting the
-checks that don't succeed. If a task fails to start, or the allocation can't reach the state any more, run says why and
+the group's update block, by default ten seconds. run prints the allocation's ID and, if it waits for longer than two
+seconds, what it waits for. If a task fails to start, or the allocation can't reach the state any more, run says why and
 exits with 1. The allocation then goes on under its restart policy. Ctrl-C ends the waiting, not the allocation.
 
 --all runs each group of the job count times, each allocation with a taskapi of its own in the background, as --detach

@@ -51,11 +51,7 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.BoolVarP(&o.Detach, "detach", "d", false,
 			"run in the background, print the allocation's ID when its main tasks have started, and log to "+LogName+" in "+
 				"its directory")
-		o.Until.add(cmd, "", 0)
-		f.Lookup("wait-timeout").DefValue = DefaultWait.String() + ", without end for complete"
-		wait := f.Lookup("wait")
-		wait.NoOptDefVal = WaitHealthy
-		wait.Usage = "run in the background, and return when the allocation is `STATE`: healthy, running or complete"
+		o.Until.AddOptional(cmd, "run in the background, and return when the allocation is")
 		f.BoolVar(&o.All, "all", false, "run all allocations of the job: each group, count times")
 		f.IntVar(&o.Index, "index", 0, "run the allocation JOB.GROUP[`N`] beside those with other numbers")
 		f.BoolVar(&o.Replace, "replace", false,

@@ -2,9 +2,13 @@ package start
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -14,7 +18,12 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/cmd/taskapi/internal/cli/follow"
+	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
+	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/ptr"
+	"taskapi/internal/wake"
 )
 
 // The states that run --detach --wait waits for.
@@ -45,6 +54,14 @@ func (o *WaitOptions) add(cmd *cobra.Command, what string, timeout time.Duration
 	cmd.Flags().DurationVar(&o.Timeout, "wait-timeout", timeout, "how long --wait waits")
 	// the flag has just been added
 	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// AddOptional adds the flags, with which the command waits for nothing by default. usage ends with what it waits for.
+func (o *WaitOptions) AddOptional(cmd *cobra.Command, usage string) {
+	o.add(cmd, "", 0)
+	wait := cmd.Flags().Lookup("wait")
+	wait.NoOptDefVal, wait.Usage = WaitHealthy, usage+" `STATE`: healthy, running or complete"
+	cmd.Flags().Lookup("wait-timeout").DefValue = DefaultWait.String() + ", without end for complete"
 }
 
 // CheckArgs refuses a state that stands after a blank, and so is an argument. The command takes one argument.
@@ -98,4 +115,107 @@ func (o *WaitOptions) Result(alloc *api.Allocation) error {
 		return fmt.Errorf("allocation %s has ended (%s) before it was healthy", alloc.ID, alloc.ClientStatus)
 	}
 	return nil
+}
+
+// Await returns when the followed allocation is in the wanted state. Meanwhile Say writes to out. Errors: why the
+// allocation can't reach that state any more, with the latest output of the task that is to blame; the time is over.
+func (o *WaitOptions) Await(ctx context.Context, f *follow.Follower, out io.Writer) error {
+	t, timeout := f.Target, o.Timeout
+	if timeout == 0 && o.What != WaitComplete {
+		timeout = DefaultWait
+	}
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout,
+			fmt.Errorf("allocation %s is not %s after %v, and runs on", t.ID, o.What, timeout))
+		defer cancel()
+	}
+	saying, end := context.WithCancel(ctx)
+	var said sync.WaitGroup
+	said.Go(func() {
+		o.Say(saying, out, func() (alloc *api.Allocation, checks api.AllocCheckStatuses, err error) {
+			err = t.Ask(saying, func(c *client.Client, sdk *api.Client) error {
+				if alloc, _, err = c.Allocation(saying); err == nil {
+					checks, err = sdk.Allocations().Checks(t.ID, (&api.QueryOptions{}).WithContext(saying))
+				}
+				return err
+			})
+			return alloc, checks, err
+		})
+	})
+	defer said.Wait()
+	defer end()
+	f.Until = o.Settled
+	alloc, err := f.Follow(ctx)
+	if err == nil {
+		if err = o.Result(alloc); err == nil {
+			return nil
+		}
+		return WithCauses(t.Layout, alloc, latestChecks(ctx, t), err)
+	}
+	if errors.Is(err, context.Canceled) {
+		by := "" // the signal, where it is known
+		if interrupted, ok := errors.AsType[*InterruptedError](err); ok {
+			by = interrupted.Signal.String() + ": "
+		}
+		err = fmt.Errorf("%sthis command waits no longer for allocation %s, which runs on; '%s' stops it", by, t.ID,
+			t.Layout.Command("stop", t.ID))
+	}
+	if ctx.Err() != nil && f.Last != nil {
+		err = WithCauses(t.Layout, f.Last, latestChecks(ctx, t), err)
+	}
+	return err
+}
+
+// latestChecks returns the latest results of the allocation's checks, none if its taskapi does not answer.
+func latestChecks(ctx context.Context, t base.Target) api.AllocCheckStatuses {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), client.Brief.Busy)
+	defer cancel()
+	checks, _ := t.Checks(ctx)
+	return checks
+}
+
+// quiet is how long a wait says nothing: most are shorter.
+const quiet = 2 * time.Second
+
+// Say is silent for two seconds. Then it says what is missing of the wanted state, and again whenever that is something
+// else, until ctx ends.
+func (o *WaitOptions) Say(ctx context.Context, out io.Writer,
+	latest func() (*api.Allocation, api.AllocCheckStatuses, error)) {
+	said := ""
+	for pause := quiet; wake.Sleep(ctx, pause) == nil; pause = time.Second {
+		alloc, checks, err := latest()
+		if err != nil || o.Settled(alloc) { // who waits reports it
+			continue
+		}
+		if what, more := o.missing(alloc, checks); what != said {
+			said = what
+			fmt.Fprintf(out, "taskapi: waiting until allocation %s is %s: %s%s\n", output.ShortID(alloc.ID), o.What, what, more)
+		}
+	}
+}
+
+// missing says what is missing of the wanted state, and details of that, which change more often.
+func (o *WaitOptions) missing(alloc *api.Allocation, checks api.AllocCheckStatuses) (what, details string) {
+	if o.What != WaitHealthy {
+		return strings.Join(Problems(alloc), ", "), ""
+	}
+	what, task, check := allocrunner.HealthProblem(alloc, checks)
+	switch {
+	case !allocrunner.DecidesHealth(alloc):
+		return "health_check is manual: set its health with PUT /v1/deployment/allocation-health/…", ""
+	case what == "":
+		return fmt.Sprintf("it is, and has to stay so for min_healthy_time, %v",
+			ptr.Deref(alloc.GetTaskGroup().Update.MinHealthyTime)), ""
+	case check != "":
+		details = output.CheckOutput(checks[check])
+	case task != "":
+		if state := alloc.TaskStates[task]; state != nil && state.State == "pending" && len(state.Events) > 0 {
+			details = state.Events[len(state.Events)-1].DisplayMessage
+		}
+	}
+	if details != "" {
+		details = ": " + base.Clipped(linewriter.OneLine(details), base.MaxLastLine)
+	}
+	return what, details
 }

@@ -1,4 +1,4 @@
-package lifecycle
+package start_test
 
 import (
 	"bytes"
@@ -11,14 +11,18 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/cmd/taskapi/internal/cli/start"
 )
 
-// guarded is what sayChecks reads and writes while a test does: under synctest time passing is no synchronization.
+// guarded is what Say reads and writes while a test does: under synctest time passing is no synchronization.
 type guarded struct {
-	mu      sync.Mutex // guards the fields below
-	said    bytes.Buffer
-	results api.AllocCheckStatuses
-	err     error
+	mu     sync.Mutex // guards the fields below
+	said   bytes.Buffer
+	alloc  *api.Allocation
+	task   api.TaskState
+	checks api.AllocCheckStatuses
+	err    error
 }
 
 func (g *guarded) Write(p []byte) (int, error) {
@@ -27,49 +31,78 @@ func (g *guarded) Write(p []byte) (int, error) {
 	return g.said.Write(p)
 }
 
-func (g *guarded) latest(context.Context) (api.AllocCheckStatuses, error) {
+func (g *guarded) latest() (*api.Allocation, api.AllocCheckStatuses, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return maps.Clone(g.results), g.err
+	alloc, state := *g.alloc, g.task
+	alloc.TaskStates = map[string]*api.TaskState{"t": &state}
+	return &alloc, maps.Clone(g.checks), g.err
 }
 
-func (g *guarded) set(id, status string) {
+func (g *guarded) change(do func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.results[id] = api.AllocCheckStatus{ID: id, Check: id, Service: "s", Status: status, Output: "why\u202e\n"}
+	do()
 }
 
-// TestSayChecks: a command that waits long for an allocation to be healthy names the checks that keep it from that,
-// once for each change.
-func TestSayChecks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, end := context.WithCancel(t.Context())
-		g := &guarded{results: api.AllocCheckStatuses{}}
-		g.set("good", "success")
-		g.set("bad", "failure")
-		go sayChecks(ctx, g, g.latest)
-		expect := func(after time.Duration, want string) {
-			t.Helper()
-			time.Sleep(after)
-			synctest.Wait()
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			if got := g.said.String(); got != want {
-				t.Errorf("said %q, want %q", got, want)
-			}
-			g.said.Reset()
-		}
-		expect(9*time.Second, "")
-		expect(2*time.Second, "taskapi: the latest result of check \"bad\" of service \"s\" is failure: why?\n")
-		expect(time.Minute, "")
-		g.set("bad", "success")
-		g.set("good", "failure")
-		expect(2*time.Second, "taskapi: the latest result of check \"bad\" of service \"s\" is success: why?\n"+
-			"taskapi: the latest result of check \"good\" of service \"s\" is failure: why?\n")
-		g.mu.Lock()
-		g.err = errors.New("its taskapi is gone")
-		g.mu.Unlock()
-		expect(time.Minute, "")
-		end()
+func (g *guarded) check(id, status, output string) {
+	g.change(func() {
+		g.checks[id] = api.AllocCheckStatus{ID: id, Check: id, Service: "s", Status: status, Output: output}
 	})
+}
+
+// TestAWaitSaysForWhat: a command that waits longer than two seconds says for what, once for each change.
+func TestAWaitSaysForWhat(t *testing.T) {
+	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}, Services: []*api.Service{
+		{Name: "s", Provider: "nomad", Checks: []api.ServiceCheck{{Name: "a"}, {Name: "b"}}}}}
+	job := &api.Job{ID: new("j"), Type: new("service"), TaskGroups: []*api.TaskGroup{group}}
+	job.Canonicalize()
+	const begin = "taskapi: waiting until allocation 215ef685 is "
+	for what, play := range map[string]func(*guarded, func(time.Duration, string)){
+		start.WaitHealthy: func(g *guarded, expect func(time.Duration, string)) {
+			expect(1900*time.Millisecond, "")
+			expect(200*time.Millisecond, begin+"healthy: task \"t\" is pending: Task restarting?in 15s\n")
+			expect(time.Minute, "")
+			g.change(func() { g.task.State = "running" })
+			expect(time.Second, begin+"healthy: its checks have no results\n")
+			g.check("a", "success", "")
+			g.check("b", "failure", "why\u202e\n")
+			expect(time.Second, begin+"healthy: check \"b\" of service \"s\" is failure: why?\n")
+			g.check("b", "failure", "why now")
+			expect(time.Minute, "")
+			g.check("b", "success", "")
+			expect(time.Second, begin+"healthy: it is, and has to stay so for min_healthy_time, 10s\n")
+			g.check("a", "failure", "")
+			g.change(func() { g.err = errors.New("its taskapi is gone") })
+			expect(time.Minute, "")
+		},
+		start.WaitComplete: func(g *guarded, expect func(time.Duration, string)) {
+			expect(3*time.Second, begin+"complete: task \"t\" is pending, with 0 restarts\n")
+			g.change(func() { g.task.State, g.task.Restarts = "running", 1 })
+			expect(time.Second, begin+"complete: task \"t\" is running, with 1 restart\n")
+			expect(time.Minute, "")
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, end := context.WithCancel(t.Context())
+				defer end()
+				g := &guarded{checks: api.AllocCheckStatuses{}, task: api.TaskState{State: "pending", Events: []*api.TaskEvent{
+					{Type: api.TaskReceived}, {Type: "Other", DisplayMessage: "Task restarting\u202ein 15s"}}},
+					alloc: &api.Allocation{ID: "215ef685-6b9e-3eaf-e74b-6b04f094ebca", TaskGroup: "g", Job: job}}
+				go (&start.WaitOptions{What: what}).Say(ctx, g, g.latest)
+				play(g, func(after time.Duration, want string) {
+					t.Helper()
+					time.Sleep(after)
+					synctest.Wait()
+					g.change(func() {
+						if got := g.said.String(); got != want {
+							t.Errorf("said %q, want %q", got, want)
+						}
+						g.said.Reset()
+					})
+				})
+			})
+		})
+	}
 }
