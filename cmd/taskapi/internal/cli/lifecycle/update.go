@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,10 @@ same ID and in the same directory.
 --replace does the latter in any case. --only TASK takes only that task from the job file, and leaves the rest of the
 job as it runs.
 
+A restarted task must run for a second: if it ends sooner, and its restart policy starts it again, update fails. With
+--wait, update returns when the allocation is healthy with the new version, as 'taskapi run --wait' does, or in the
+named state, and fails if it can't be any more.
+
 --all makes the job's running allocations those of the job file: it stops those that are one too many for count, starts
 those that are missing, with the settings of the others, and updates the others. Changes in place come first. New
 processes come for max_parallel allocations of a group at a time: when these are healthy, the next ones follow. At the
@@ -60,10 +65,13 @@ Exit code: 0 when the allocation runs the job, or --dry-run has compared it; 1 w
 a flag is wrong, or a change is not allowed.`,
 		Example: `  taskapi update examples/hello.nomad.hcl
   taskapi update --dry-run examples/hello.nomad.hcl
+  taskapi update --restart --wait examples/hello.nomad.hcl
   taskapi update --restart --only greeter hello examples/hello.nomad.hcl
   taskapi update --all --replace job.nomad.hcl`,
-		Args: start.JobFileLast,
-		PreRunE: func(_ *cobra.Command, args []string) error {
+		Args: func(cmd *cobra.Command, args []string) error {
+			return cmp.Or(u.until.CheckArgs(cmd.Flags(), args), start.JobFileLast(cmd, args))
+		},
+		PreRunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case u.replace && u.restart:
 				return base.Usagef("--restart and --replace exclude each other: give one")
@@ -71,10 +79,13 @@ a flag is wrong, or a change is not allowed.`,
 				return base.Usagef("--all updates every allocation of the job: leave out ALLOC, or --all")
 			case all && u.only != "":
 				return base.Usagef("--only is for one allocation: leave out --all, and give ALLOC")
-			case all && u.detach:
-				return base.Usagef("--all waits for each allocation before it updates the next: leave out --detach")
+			case all && (u.detach || u.until.What != ""):
+				return base.Usagef("--all waits until each allocation with new processes is healthy before it updates the next: " +
+					"leave out --detach and --wait")
+			case u.detach && u.until.What != "":
+				return base.Usagef("--detach and --wait exclude each other: give one")
 			}
-			return nil
+			return u.until.CheckFlags(cmd.Flags())
 		},
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			jobFile, names := args[len(args)-1], args[:len(args)-1]
@@ -115,6 +126,7 @@ a flag is wrong, or a change is not allowed.`,
 		"if the changes need new processes, stop the allocation gracefully and run it again")
 	cmd.Flags().StringVar(&u.only, "only", "", "change only this `TASK`")
 	cmd.Flags().BoolVarP(&u.detach, "detach", "d", false, "don't wait until new processes run")
+	u.until.AddOptional(cmd, "return when the allocation has the new version and is")
 	cmd.Flags().BoolVar(&u.json, "json", false, "print a JSON object about the changes")
 	flags.AddVars(cmd)
 	return cmd
@@ -151,9 +163,10 @@ func allocationsOf(ctx context.Context, w base.Environment, dataDir string, job 
 // updater gives a running allocation another version of its job.
 type updater struct {
 	base.Target
-	restart     bool   // also a version that needs new processes of some tasks, or of all
-	replace     bool   // also a version that needs new processes
-	detach      bool   // don't wait for those
+	restart     bool // also a version that needs new processes of some tasks, or of all
+	replace     bool // also a version that needs new processes
+	detach      bool // don't wait for those
+	until       start.WaitOptions
 	only        string // the task that is changed; empty for all
 	dryRun      bool
 	json        bool
@@ -223,6 +236,11 @@ func (u *updater) forNextStart(l base.Layout) string {
 // update gives the allocation, whose last version is before, another job, prints the changes, and returns when the
 // allocation runs the job. Errors: client.ErrNoAnswer, and usage errors for a job that the allocation can't have.
 func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allocation, job *api.Job) error {
+	next := *before
+	next.Job = job
+	if err := u.until.Check(&next); err != nil {
+		return base.Usage(err)
+	}
 	plan, err := c.Plan(ctx, job)
 	if err != nil {
 		return u.asError(err)
@@ -233,10 +251,14 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 		if err := output.JSON(w.Stdout, changes); err != nil {
 			return err
 		}
-		w.Stdout = io.Discard
+		w.Stdout, u.environment.Stdout = io.Discard, io.Discard
 	}
 	if len(changes.Changes) == 0 {
-		return w.Printf("allocation %s runs this job: nothing to change%s\n", u.ID, u.forNextStart(u.Layout))
+		err := w.Printf("allocation %s runs this job: nothing to change%s\n", u.ID, u.forNextStart(u.Layout))
+		if err != nil || u.dryRun {
+			return err
+		}
+		return u.await(ctx, &follow.Follower{Target: u.Target, Quiet: true})
 	}
 	if err := w.Printf("%s", changes.table()); err != nil {
 		return err
@@ -253,65 +275,80 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 		return base.Usagef("allocation %s needs new processes for this job, and is unchanged; --restart or --replace stops "+
 			"it gracefully and runs it again", u.ID)
 	}
-	u.environment = w
 	return u.apply(ctx, c, before, job, plan, changes)
 }
 
-// apply makes the changes, and returns when the allocation runs the job.
+// apply makes the changes, and returns when the allocation runs the job and is in the state that --wait names.
 func (u *updater) apply(ctx context.Context, c *client.Client, before *api.Allocation, job *api.Job,
 	plan *api.JobPlanResponse, changes *jobChanges) error {
-	w, restarts := u.environment, len(changes.Restarts) > 0
+	restarts := len(changes.Restarts) > 0
 	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, restarts && u.restart,
 		u.replace || changes.Replaces); err != nil {
 		return u.asError(err)
 	}
-	if changes.Replaces || restarts && u.replace {
-		return u.awaitReplaced(ctx, before)
-	}
-	if restarts {
-		if err := u.awaitRestarted(ctx, before, changes.Restarts); err != nil {
-			return err
-		}
-		return w.Printf("allocation %s runs the new version, with new processes of %s\n", u.ID, quoted(changes.Restarts))
-	}
-	return w.Printf("allocation %s runs the new version\n", u.ID)
-}
-
-func (u *updater) follower() *follow.Follower {
+	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM) // which end only the wait
+	defer release()
 	f := &follow.Follower{Target: u.Target, Quiet: true, W: u.environment, Labels: u.labels}
 	if u.labels != nil && !u.json {
 		f.W.Stdout = u.labels
 	}
-	return f
+	f.Show(before)
+	var err error
+	switch {
+	case changes.Replaces || restarts && u.replace:
+		err = u.awaitReplaced(ctx, f, before)
+	case restarts:
+		err = u.awaitRestarted(ctx, f, before, changes.Restarts)
+	default:
+		err = u.environment.Printf("allocation %s runs the new version\n", u.ID)
+	}
+	if err != nil {
+		return err
+	}
+	return u.await(ctx, f)
 }
 
-// awaitRestarted prints the events of tasks that restart with a new version, and returns when they run. Ctrl-C ends
-// only the wait.
-func (u *updater) awaitRestarted(ctx context.Context, before *api.Allocation, tasks []string) error {
-	if u.detach {
+// await returns when the allocation is in the state that --wait names.
+func (u *updater) await(ctx context.Context, f *follow.Follower) error {
+	if u.until.What == "" {
 		return nil
 	}
-	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer release()
-	f := u.follower()
-	f.Show(before)
-	return f.AwaitStarted(ctx, before, tasks)
+	if err := u.until.Await(ctx, f, u.environment.Stderr); err != nil {
+		return err
+	}
+	return u.environment.Printf("allocation %s is %s\n", u.ID, u.until.What)
 }
 
-// awaitReplaced prints the events of an allocation that is being replaced, and returns when its successor runs. Ctrl-C
-// ends only the wait.
-func (u *updater) awaitReplaced(ctx context.Context, before *api.Allocation) error {
+// awaitRestarted prints the events of tasks that restart with a new version, and returns when they run, or have done
+// their work. With --wait, await does so.
+func (u *updater) awaitRestarted(ctx context.Context, f *follow.Follower, before *api.Allocation,
+	tasks []string) error {
+	if u.detach || u.until.What != "" {
+		return u.environment.Printf("allocation %s has the new version, and starts new processes of %s\n", u.ID,
+			quoted(tasks))
+	}
+	if err := f.AwaitStarted(ctx, before, tasks); err != nil {
+		return err
+	}
+	ended := slices.DeleteFunc(slices.Clone(tasks), func(task string) bool {
+		state := f.Last.TaskStates[task]
+		return state != nil && state.State == "running"
+	})
+	if len(ended) > 0 {
+		return u.environment.Printf("allocation %s has the new version; %s ended with it\n", u.ID, quoted(ended))
+	}
+	return u.environment.Printf("allocation %s runs the new version, with new processes of %s\n", u.ID, quoted(tasks))
+}
+
+// awaitReplaced prints the events of an allocation that is being replaced, and returns when its successor runs.
+func (u *updater) awaitReplaced(ctx context.Context, f *follow.Follower, before *api.Allocation) error {
 	err := u.environment.Printf("allocation %s is stopped gracefully and run again; '%s' follows it\n", u.ID,
 		u.Layout.Command("attach", u.ID))
 	if u.detach || err != nil {
 		return err
 	}
-	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer release()
 	isNew := func(a *api.Allocation) bool { return a.CreateTime != before.CreateTime }
-	f := u.follower()
 	f.Until = isNew
-	f.Show(before)
 	alloc, err := f.Follow(ctx)
 	switch {
 	case errors.Is(err, context.Canceled):
