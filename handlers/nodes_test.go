@@ -118,7 +118,8 @@ func TestSDKNamespaces(t *testing.T) {
 	if list, _, err := client.PrefixList("x", nil); err != nil || len(list) != 0 {
 		t.Errorf("list with another prefix = %+v, %v", list, err)
 	}
-	if one, _, err := client.Info("default", nil); err != nil || one.Name != "default" {
+	if one, _, err := client.Info("default", nil); err != nil || one.Name != "default" ||
+		one.Description != "Default shared namespace" {
 		t.Errorf("info = %+v, %v", one, err)
 	}
 	_, _, err := client.Info("prod", nil)

@@ -166,11 +166,6 @@ var deliberate = []struct{ where, what, why string }{
 		"raw_exec measures none, in Nomad either, and the SDK has no field for it",
 	},
 	{
-		`\.Hash`,
-		"no `Hash` of namespaces and tokens",
-		"it serves the replication between Nomad's regions",
-	},
-	{
 		`\.Drivers\.`,
 		"`Drivers` has raw_exec alone",
 		"there are no others; a Nomad agent also lists those that it can't run",

@@ -291,7 +291,7 @@ func (h *handlers) namespaces(ctx context.Context, r *route.Request) (route.Answ
 	if i < 0 {
 		return route.Answer{}, apierror.New(apierror.NoNamespace)
 	}
-	return route.Shared(found[i], index)
+	return route.Shared(wire.NamespaceOf(found[i]), index)
 }
 
 // mostAsked is how many processes are asked at a time.

@@ -10,6 +10,7 @@ import (
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/list"
 	"taskapi/handlers/internal/route"
+	"taskapi/handlers/internal/wire"
 )
 
 // operatorToken returns the token that the operator calls with as Nomad describes one, without the secret.
@@ -28,7 +29,7 @@ func operatorToken(r *route.Request) *api.ACLToken {
 
 // tokenSelf answers GET /v1/acl/token/self.
 func tokenSelf(_ context.Context, r *route.Request) (route.Answer, error) {
-	return route.Shared(operatorToken(r), r.Index())
+	return route.Shared(wire.ACLTokenOf(operatorToken(r)), r.Index())
 }
 
 // tokenByID answers GET /v1/acl/token/:accessor. Errors: NoToken.
@@ -44,12 +45,7 @@ func tokenListing(*route.Request) list.Listing[*api.ACLToken] {
 	return list.Listing[*api.ACLToken]{
 		Order: list.ByID,
 		ID:    func(t *api.ACLToken) string { return t.AccessorID },
-		Stub: func(t *api.ACLToken) any {
-			return api.ACLTokenListStub{
-				AccessorID: t.AccessorID, Name: t.Name, Type: t.Type, Global: t.Global, CreateTime: t.CreateTime,
-				ExpirationTime: t.ExpirationTime,
-			}
-		},
+		Stub:  func(t *api.ACLToken) any { return wire.ACLTokenStubOf(t) },
 	}
 }
 
