@@ -161,11 +161,6 @@ var deliberate = []struct{ where, what, why string }{
 		"there is one node to choose from",
 	},
 	{
-		`MappedFile`,
-		"no `MappedFile` in `MemoryStats`",
-		"raw_exec measures none, in Nomad either, and the SDK has no field for it",
-	},
-	{
 		`\.Drivers\.`,
 		"`Drivers` has raw_exec alone",
 		"there are no others; a Nomad agent also lists those that it can't run",

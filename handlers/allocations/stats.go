@@ -54,10 +54,10 @@ func (h *handlers) stats(ctx context.Context, r *route.Request, alloc Measured) 
 		return route.Answer{}, err
 	}
 	if usage.Timestamp == 0 { // nothing runs, and nothing tells two such answers apart
-		return route.Respond(ofTask(usage, task))
+		return route.Respond(wire.AllocUsageOf(ofTask(usage, task)))
 	}
 	key := route.CacheKey{Alloc: r.Param("alloc"), Version: uint64(usage.Timestamp), Extra: task}
-	encoded, err := h.usage.Get(key, func() any { return ofTask(usage, task) })
+	encoded, err := h.usage.Get(key, func() any { return wire.AllocUsageOf(ofTask(usage, task)) })
 	return route.Answer{Body: encoded}, err
 }
 
