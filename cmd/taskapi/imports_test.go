@@ -414,6 +414,7 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/linewriter",
 	},
 	"cmd/taskapi/internal/cli/access": {
+		"allocrunner/interfaces", // what a stopped task is
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/follow",

@@ -84,7 +84,8 @@ var groups = []struct {
 		{name: "logs", build: look.Logs},
 		{name: "exec", build: access.Exec},
 		{name: "restart", build: access.Restart, destructive: true},
-		{name: "stop", build: lifecycle.Stop, destructive: true, lasts: true},
+		{name: "stop", build: stop, destructive: true, lasts: true},
+		{name: "start", build: access.Start},
 		{name: "update", build: lifecycle.Update},
 		{name: "top", build: look.Top},
 		{name: "attach", build: lifecycle.Attach},
@@ -99,7 +100,6 @@ var groups = []struct {
 		{name: "var", build: shared.Var},
 		{name: "service", build: shared.Service},
 		{name: "takeover", build: lifecycle.Takeover, lasts: true},
-		{name: "proxy", build: access.Proxy, lasts: true},
 	}},
 	{"Develop and test", []command{
 		{name: "dev", build: develop.Dev, lasts: true},
@@ -114,12 +114,15 @@ var groups = []struct {
 		{name: "config", build: look.Config},
 		{name: "state", build: look.State},
 		{name: "ui", build: look.UI, lasts: true},
+		{name: "proxy", build: access.Proxy, lasts: true},
 		{name: "gateway", build: access.Gateway, lasts: true},
 		{name: "version", build: versionCommand},
 		{name: "completion"}, // the library makes this command and the next
 		{name: "help"},
 	}},
 }
+
+func stop(w base.Environment) *cobra.Command { return lifecycle.Stop(w, access.StopTasks) }
 
 // named returns the command that the first argument names, or "".
 func named(args []string) string {

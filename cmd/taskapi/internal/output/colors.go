@@ -79,7 +79,7 @@ func StatusColor(status string) Color {
 		return Green
 	case "failed", "failure", "unhealthy", "critical", "lost", "unknown":
 		return Red
-	case "pending", "restarting", taskPaused:
+	case "pending", "restarting", taskPaused, taskStopped:
 		return Yellow
 	case "complete", taskNotStarted:
 		return Dim

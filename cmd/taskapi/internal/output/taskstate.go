@@ -17,6 +17,7 @@ const (
 	taskFailed     = "failed"
 	taskRestarting = "restarting"
 	taskPaused     = "paused"
+	taskStopped    = "stopped"
 	taskNotStarted = "not started" // it has ended before it began
 )
 
@@ -24,7 +25,7 @@ const (
 const NotRunning = "not running"
 
 // TaskWord returns a task's state in a word. The words are Nomad's, with three exceptions: a task between two runs is
-// "restarting", one whose schedule or operator keeps it from running is "paused", and a dead task is "complete",
+// "restarting", one that its schedule or an operator keeps from running is "paused" or "stopped", and a dead task is "complete",
 // "failed" or "not started".
 func TaskWord(s *api.TaskState) string {
 	switch {
@@ -36,6 +37,8 @@ func TaskWord(s *api.TaskState) string {
 		return taskNotStarted
 	case s.State == "dead":
 		return taskComplete
+	case s.State == "pending" && interfaces.ShownSchedule(s) == interfaces.ScheduleForcedPause:
+		return taskStopped
 	case s.State == "pending" && interfaces.ShownSchedule(s).Pauses():
 		return taskPaused
 	case s.State == "pending" && s.Restarts > 0:
@@ -68,7 +71,7 @@ func TaskCounts(states []*api.TaskState) string {
 		counts[TaskWord(s)]++
 	}
 	var parts []string
-	words := []string{"running", "pending", taskRestarting, taskPaused, taskComplete, taskFailed, taskNotStarted,
+	words := []string{"running", "pending", taskRestarting, taskPaused, taskStopped, taskComplete, taskFailed, taskNotStarted,
 		NotRunning}
 	for _, word := range words {
 		if n := counts[word]; n > 0 {

@@ -19,12 +19,16 @@ func TestTaskState(t *testing.T) {
 		return &api.TaskEvent{Type: api.TaskTerminated, Details: map[string]string{"exit_code": strconv.Itoa(code)}}
 	}
 	notRestarting := &api.TaskEvent{Type: api.TaskNotRestarting}
+	pausing := func(state interfaces.ScheduleState) *api.TaskState {
+		return &api.TaskState{State: "pending", Events: []*api.TaskEvent{{
+			Type: interfaces.EventPausing, Details: map[string]string{interfaces.DetailSchedule: string(state)}}}}
+	}
 	states := map[string]*api.TaskState{
-		"pending":    nil,
-		"running":    {State: "running", Restarts: 2, Events: []*api.TaskEvent{exit(1)}},
-		"restarting": {State: "pending", Restarts: 1},
-		"paused": {State: "pending", Events: []*api.TaskEvent{{
-			Type: interfaces.EventPausing, Details: map[string]string{interfaces.DetailSchedule: "force_pause"}}}},
+		"pending":        nil,
+		"running":        {State: "running", Restarts: 2, Events: []*api.TaskEvent{exit(1)}},
+		"restarting":     {State: "pending", Restarts: 1},
+		"paused":         pausing(interfaces.SchedulePause),
+		"stopped":        pausing(interfaces.ScheduleForcedPause),
 		"not started":    {State: "dead"},
 		"complete (0)":   ended(false, exit(1), &api.TaskEvent{Type: api.TaskStarted}, exit(0), notRestarting),
 		"complete":       ended(false),
@@ -39,7 +43,7 @@ func TestTaskState(t *testing.T) {
 		}
 		all = append(all, state)
 	}
-	want := "1 running, 1 pending, 1 restarting, 1 paused, 3 complete, 2 failed, 1 not started"
+	want := "1 running, 1 pending, 1 restarting, 1 paused, 1 stopped, 3 complete, 2 failed, 1 not started"
 	if got := output.TaskCounts(all); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -18,12 +18,11 @@ import (
 func Restart(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
 	var all, detach bool
-	s := base.ToChange
-	s.Tasks = base.AnyTasks
 	cmd := &cobra.Command{
-		Use:   "restart [flags] [ALLOC] [TASK]",
-		Short: "Restart a task, or every running task of an allocation",
-		Long: `Restarts a task or, without TASK, every task that runs.
+		Use:   "restart [flags] [ALLOC] [TASK...]",
+		Short: "Restart tasks, or every running task of an allocation",
+		Long: `Restarts a task, or several one after the other, or, without TASK, every task that runs. A task that was stopped stays
+so: 'taskapi start' starts it.
 
 It prints the events, and returns when the new processes are ready and have run for a second. The restart is graceful
 (kill_signal, kill_timeout; as in Nomad, no shutdown_delay) and does not count against the restart policy. Ctrl-C ends
@@ -45,14 +44,16 @@ Exit code: 0 when the tasks run again, 1 when one of them does not.`,
 			case all:
 				at.Sought.Tasks = base.NoTask
 			}
-			found, err := at.Find(cmd.Context(), args)
-			if err != nil {
-				return err
+			found, err := at.FindTasks(cmd.Context(), args)
+			for _, t := range found {
+				if err == nil {
+					err = restart(cmd.Context(), t, w, api.AllocationRestartRequest{TaskName: t.Task, AllTasks: all}, detach)
+				}
 			}
-			return restart(cmd.Context(), found, w, api.AllocationRestartRequest{TaskName: found.Task, AllTasks: all}, detach)
+			return err
 		},
 	}
-	at.Add(cmd, w, s)
+	at.Add(cmd, w, base.ToChangeTasks)
 	cmd.Flags().BoolVar(&all, "all-tasks", false,
 		"restart all tasks from the beginning of their life cycle, also those that have ended: prestart tasks run again")
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "return when the old processes have ended")
@@ -63,12 +64,15 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	detach bool) error {
 	ctx, release := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer release()
-	var before *api.Allocation
 	f := &follow.Follower{Target: t, W: w, Quiet: true}
-	err := t.Ask(ctx, func(c *client.Client, _ *api.Client) (err error) {
-		if before, _, err = c.Allocation(ctx); err != nil {
-			return err
-		}
+	before, err := present(ctx, t)
+	if err == nil && want.AllTasks {
+		err = waitsForever(t, before)
+	}
+	if err != nil {
+		return err
+	}
+	err = t.Ask(ctx, func(c *client.Client, _ *api.Client) (err error) {
 		f.Show(before)
 		f.Printer.AllocEvent("Restarting", "restarting "+t.String())
 		return c.Restart(ctx, want)
@@ -83,4 +87,24 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 		return f.AwaitStarted(ctx, before, []string{t.Task})
 	}
 	return f.AwaitStarted(ctx, before, base.RunningTasks(before))
+}
+
+// present returns an allocation as it is now.
+func present(ctx context.Context, t base.Target) (alloc *api.Allocation, err error) {
+	err = t.Ask(ctx, func(c *client.Client, _ *api.Client) (err error) {
+		alloc, _, err = c.Allocation(ctx)
+		return err
+	})
+	return alloc, err
+}
+
+// waitsForever returns an error if a restart of all tasks would wait for a prestart task that is stopped, or paused by
+// its schedule.
+func waitsForever(t base.Target, alloc *api.Allocation) error {
+	for _, t.Task = range base.TaskNames(alloc) {
+		if why := t.WhyPaused(alloc); why != "" && t.StartRank() == 0 {
+			return fmt.Errorf("the other tasks would wait for %s: %s", t, why)
+		}
+	}
+	return nil
 }

@@ -53,7 +53,7 @@ func (t Target) Explain(ctx context.Context, c *client.Client, err error) error 
 	return fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), err)
 }
 
-// paused says, to follow a conflict about a task, whether the task is paused, until when, and what ends the pause.
+// paused says, to follow a conflict about a task, why it does not run, and what starts it.
 func (t Target) paused(ctx context.Context, c *client.Client, status *client.StatusError) string {
 	if status.Status != http.StatusConflict || t.Task == "" {
 		return ""
@@ -62,23 +62,31 @@ func (t Target) paused(ctx context.Context, c *client.Client, status *client.Sta
 	if err != nil {
 		return ""
 	}
-	is := interfaces.ShownSchedule(alloc.TaskStates[t.Task])
-	if !is.Pauses() {
-		return ""
+	if why := t.WhyPaused(alloc); why != "" {
+		return ": " + why
 	}
-	why, resume, does := "an operator has paused it", "scheduled", "leaves it to its schedule"
-	if is == interfaces.SchedulePause {
-		why, resume, does = "its schedule pauses it", "run", "runs it now"
-		for _, task := range alloc.GetTaskGroup().Tasks {
-			times, err := schedule.Parse(task.Schedule)
-			if _, change := times.At(time.Now()); err == nil && task.Name == t.Task && !change.IsZero() {
-				why += " until " + output.Date(change)
-			}
+	return ""
+}
+
+// WhyPaused says why the target's task is stopped or paused, until when, and what starts it. It is empty for a task that
+// runs.
+func (t Target) WhyPaused(alloc *api.Allocation) string {
+	start := func(flags ...string) string {
+		return t.Layout.Command("start", append(flags, output.ShortID(t.ID), t.Task)...)
+	}
+	switch interfaces.ShownSchedule(alloc.TaskStates[t.Task]) {
+	case interfaces.ScheduleForcedPause:
+		return fmt.Sprintf("it is stopped; '%s' starts it", start())
+	case interfaces.SchedulePause:
+		t.Alloc = alloc
+		until := ""
+		times, err := schedule.Parse(t.spec().Schedule)
+		if _, change := times.At(time.Now()); err == nil && !change.IsZero() {
+			until = " until " + output.Date(change)
 		}
+		return fmt.Sprintf("its schedule pauses it%s; '%s' runs it now", until, start("--force"))
 	}
-	return fmt.Sprintf(": %s; '%s' %s", why, t.Layout.Command("api", "--alloc", output.ShortID(t.ID), "-X", "PUT",
-		"-d", ShellWord(fmt.Sprintf(`{"Task": %q, "ScheduleState": %q}`, t.Task, resume)),
-		"/v1/client/allocation/"+t.ID+"/pause"), does)
+	return ""
 }
 
 // ErrUnserved says why no taskapi answers for an allocation that was located, nil when one does.

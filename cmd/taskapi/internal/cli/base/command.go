@@ -15,7 +15,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// CheckArgs accepts the arguments that the Use line of a command names: NAME, or [NAME] for one that may be left out.
+// CheckArgs accepts the arguments that the Use line of a command names: NAME, [NAME] for one that may be left out, or at
+// the end [NAME...] for any number.
 func CheckArgs(cmd *cobra.Command, args []string) error {
 	var all, required, given []string
 	for _, word := range strings.Fields(cmd.Use)[1:] {
@@ -29,6 +30,11 @@ func CheckArgs(cmd *cobra.Command, args []string) error {
 		all = append(all, word)
 		if name == word {
 			required = append(required, name)
+		}
+	}
+	if last := len(all) - 1; last >= 0 && strings.HasSuffix(all[last], "...]") {
+		for all[last] = strings.TrimSuffix(all[last], "...]") + "]"; len(all) < len(args); {
+			all = append(all, all[last])
 		}
 	}
 	optional := len(args) - len(required)

@@ -22,9 +22,11 @@ func CompleteTarget(dataDir *string, w Environment, s Sought) cobra.CompletionFu
 		switch {
 		case strings.HasSuffix(cmd.Use, "JOBFILE"):
 			return all, cobra.ShellCompDirectiveDefault
-		case len(args) == 1 && s.Tasks != NoTask:
-			found, _ := Find(cmd.Context(), w, *dataDir, args, ToRead) // none, then
-			all = slices.DeleteFunc(TaskNames(found.Alloc), func(task string) bool { return !strings.HasPrefix(task, begun) })
+		case len(args) == 1 && s.Tasks != NoTask, len(args) > 1 && s.Tasks == SomeTasks:
+			found, _ := Find(cmd.Context(), w, *dataDir, args[:1], ToRead) // none, then
+			all = slices.DeleteFunc(TaskNames(found.Alloc), func(task string) bool {
+				return !strings.HasPrefix(task, begun) || slices.Contains(args[1:], task)
+			})
 		}
 		return all, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -87,7 +89,7 @@ func (s Sought) choices(k known, several bool) []string {
 	case k.Running:
 		all = append(all, cobra.CompletionWithDesc(k.Alloc.Name, "allocation, "+k.Alloc.ClientStatus))
 	}
-	if s.Tasks != NoTask {
+	if s.Tasks != NoTask && !s.Whole {
 		for _, task := range TaskNames(k.Alloc) {
 			all = append(all, cobra.CompletionWithDesc(task, "task of job "+k.Alloc.JobID))
 		}

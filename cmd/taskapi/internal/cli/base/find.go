@@ -38,15 +38,17 @@ func (t Target) Client() *client.Client { return t.Layout.Client(t.ID) }
 type taskScope int
 
 const (
-	NoTask   taskScope = iota // [ALLOC]
-	AnyTasks                  // [ALLOC] [TASK]: all tasks when none is named
-	OneTask                   // [ALLOC] [TASK]: a task, that may be left out where there is one
+	NoTask    taskScope = iota // [ALLOC]
+	AnyTasks                   // [ALLOC] [TASK]: all tasks when none is named
+	OneTask                    // [ALLOC] [TASK]: a task, that may be left out where there is one
+	SomeTasks                  // [ALLOC] [TASK...]: all tasks when none is named
 )
 
 // Sought says what the arguments of a command may name. The zero value is for commands that change a running
 // allocation.
 type Sought struct {
 	Tasks taskScope
+	Whole bool // a name alone means an allocation, and not a task
 	Live  bool // without arguments, only a running allocation is meant
 	Reads bool // the command changes nothing: it also finds ended allocations, and the latest of several
 	exact bool // a name must not be another allocation's, whether that runs or has ended
@@ -54,11 +56,13 @@ type Sought struct {
 
 // What the commands look for.
 var (
-	ToRead      = Sought{Reads: true}
-	ToChange    = Sought{}
-	ToRemove    = Sought{exact: true}
-	ToReadTasks = Sought{Tasks: AnyTasks, Reads: true}
-	ToFollow    = Sought{Reads: true, Live: true}
+	ToRead        = Sought{Reads: true}
+	ToChange      = Sought{}
+	ToEnd         = Sought{Tasks: SomeTasks, Whole: true}
+	ToChangeTasks = Sought{Tasks: SomeTasks}
+	ToRemove      = Sought{exact: true}
+	ToReadTasks   = Sought{Tasks: AnyTasks, Reads: true}
+	ToFollow      = Sought{Reads: true, Live: true}
 )
 
 // Help texts about a command's arguments: how ALLOC is named, what it is when it is left out, and [ALLOC] [TASK].
@@ -305,14 +309,19 @@ type match struct {
 	byID   bool // it is the beginning of its ID
 }
 
+// named reports whether a name is the allocation's own or its job's.
+func (t Target) named(name string) bool {
+	return t.Alloc != nil && slices.Contains([]string{t.Alloc.JobID, t.Alloc.Name,
+		strings.TrimSuffix(t.Alloc.Name, "[0]")}, name)
+}
+
 // matching returns the allocations that a name may mean. A name means an ended allocation only if no running one has
 // it.
 func (f *Finder) matching(name string, s Sought) ([]match, error) {
 	var all []match
 	for _, k := range f.Known {
 		m := match{known: k, byID: strings.HasPrefix(k.ID, strings.ToLower(name))}
-		m.itself = m.byID || k.Alloc != nil && slices.Contains([]string{k.Alloc.JobID, k.Alloc.Name,
-			strings.TrimSuffix(k.Alloc.Name, "[0]")}, name)
+		m.itself = m.byID || k.named(name)
 		m.task = slices.Contains(TaskNames(k.Alloc), name)
 		if m.itself || m.task {
 			all = append(all, m)
@@ -334,14 +343,24 @@ func (f *Finder) matching(name string, s Sought) ([]match, error) {
 	}
 	latest := all[len(all)-1]
 	if !s.Reads {
-		short := output.ShortID(latest.ID)
-		return nil, fmt.Errorf("%q does not run: the latest allocation of job %q, %s, has ended (%s); '%s' shows it", name,
-			latest.Alloc.JobID, short, latest.Alloc.ClientStatus, latest.Layout.Command("status", short))
+		return nil, &NotRunningError{name, latest.Target}
 	}
 	if slices.ContainsFunc(all, func(m match) bool { return m.Alloc.JobID != latest.Alloc.JobID }) {
 		return all, nil
 	}
 	return []match{latest}, nil
+}
+
+// NotRunningError is a name that only ended allocations have.
+type NotRunningError struct {
+	name   string
+	latest Target
+}
+
+func (e *NotRunningError) Error() string {
+	short := output.ShortID(e.latest.ID)
+	return fmt.Sprintf("%q does not run: the latest allocation of job %q, %s, has ended (%s); '%s' shows it", e.name,
+		e.latest.Alloc.JobID, short, e.latest.Alloc.ClientStatus, e.latest.Layout.Command("status", short))
 }
 
 // withoutChildren leaves out the children of a job of the name that have only a task of that name.
@@ -360,9 +379,12 @@ func (f *Finder) one(matches []match, name string, s Sought) (Target, error) {
 	}
 	m := matches[0]
 	switch {
-	case !m.task:
+	case !m.task, m.itself && s.Whole:
 		return f.withTask(m.known, "", s)
-	case s.Tasks == OneTask, !m.itself && s.Tasks == AnyTasks, s.Tasks == AnyTasks && len(TaskNames(m.Alloc)) == 1:
+	case s.Whole:
+		return Target{}, Usagef("%q is a task of allocation %s (job %q): give %[2]s for the whole allocation, or %[2]s %[1]s "+
+			"for the task", name, output.ShortID(m.ID), m.Alloc.JobID)
+	case s.Tasks == OneTask, s.Tasks != NoTask && (!m.itself || len(TaskNames(m.Alloc)) == 1):
 		return m.with(name), nil
 	case m.itself && (s.Tasks == NoTask || s.Reads), s.Reads:
 		return m.Target, nil

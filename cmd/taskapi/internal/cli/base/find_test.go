@@ -3,6 +3,7 @@ package base
 import (
 	"io"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -66,7 +67,7 @@ func newPlace(t *testing.T, all []saved) Layout {
 func TestFind(t *testing.T) {
 	user, root := newPlace(t, ofUser), newPlace(t, ofRoot)
 	empty := Layout{Dir: datadir.Dir(t.TempDir())}
-	logs, restart, exec := ToRead, ToChange, ToChange
+	logs, restart, exec, stop := ToRead, ToChange, ToChange, ToEnd
 	logs.Tasks, restart.Tasks, exec.Tasks = AnyTasks, AnyTasks, OneTask
 	both, alone := []Layout{user, root}, []Layout{root}
 	for _, tc := range []struct {
@@ -104,14 +105,19 @@ func TestFind(t *testing.T) {
 		{"to read, too", both, logs, "proxy", "", `"proxy" may be any of 2 allocations`, true},
 		{"a task", both, restart, "server", "11111111 server", "", false},
 		{"a task, for its allocation", both, ToRead, "server", "11111111", "", false},
-		{"a task, to stop its allocation", both, ToChange, "server", "",
-			`"server" is a task of allocation 11111111 (job "shop")`, true},
+		{"a task, to change its allocation", both, ToChange, "server", "",
+			`"server" is a task of allocation 11111111 (job "shop"), and this is for a whole allocation`, true},
+		{"a task, to stop it", both, stop, "server", "",
+			`"server" is a task of allocation 11111111 (job "shop"): give 11111111 for the whole allocation, or 11111111 server ` +
+				`for the task`, true},
+		{"a job and its only task, to stop", both, stop, "one", "55555555", "", false},
+		{"with its task", both, stop, "one one", "55555555 one", "", false},
 		{"a job and its own task, to read", both, logs, "web", "44444444", "", false},
 		{"to change", both, restart, "web", "",
 			`"web" is a job and one of its tasks: give 44444444 for all tasks of the allocation, or 44444444 web for the task`,
 			true},
 		{"to enter", both, exec, "web", "44444444 web", "", false},
-		{"to stop", both, ToChange, "web", "44444444", "", false},
+		{"to stop", both, stop, "web", "44444444", "", false},
 		{"a job and its only task", both, restart, "one", "55555555 one", "", false},
 		{"a job and a task", both, restart, "proxy p", "66666666 p", "", true},
 		{"a task of two that runs, to enter", both, exec, "shop", "11111111 server", "", false},
@@ -133,6 +139,35 @@ func TestFind(t *testing.T) {
 				t.Errorf("found %s %s, %v; want %s", got.ID, got.Task, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestMeansTasks says which arguments of stop are several allocations, and which are an allocation and its tasks.
+func TestMeansTasks(t *testing.T) {
+	f := &Finder{Places: []Layout{newPlace(t, ofUser), newPlace(t, ofRoot)}}
+	must.OK(t, f.Look(t.Context(), nil))
+	for args, want := range map[string]string{
+		"shop server":       "true",
+		"shop server nope":  `some of server, nope are tasks of "shop", and others are not: give allocations, or an allocation and its tasks`,
+		"1111 server":       "true",
+		"web.g[0] sidecar":  "true",
+		"web web sidecar":   "true", // the first task has the job's name
+		"web shop":          "false",
+		"web one beef":      "false",
+		"batch once":        "false", // it has ended
+		"server proxy":      "false", // tasks alone name allocations, which is refused later
+		"shop nope":         "false",
+		"shop server proxy": `"proxy" is a task of "shop" and a name of allocation 66666666: give --alloc shop proxy for the task, or 66666666 for the allocation`,
+	} {
+		words := strings.Fields(args)
+		means, err := f.meansTasks(words[0], words[1:])
+		got := strconv.FormatBool(means)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want || err != nil && !IsUsage(err) {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
 	}
 }
 

@@ -1,13 +1,16 @@
 package base
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/cmd/taskapi/internal/output"
 )
 
 // FindEach is Find for a command that takes several allocations: the name of a job means all of the job's allocations
@@ -52,6 +55,117 @@ func (e *ambiguousError) ofJob() bool {
 		return m.Alloc == nil || m.Alloc.JobID != e.name || m.Alloc.Namespace != first.Alloc.Namespace ||
 			m.Layout.Dir != first.Layout.Dir
 	})
+}
+
+// FindTasks is Find for a command that takes several tasks of an allocation, in the order in which the group starts
+// them. A target without a task is for all tasks.
+func (f *TargetFlags) FindTasks(ctx context.Context, args []string) ([]Target, error) {
+	names, err := f.Names(args)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) < 2 {
+		t, err := f.Find(ctx, args)
+		return []Target{t}, err
+	}
+	var all []Target
+	for _, task := range names[1:] {
+		t, err := Find(ctx, f.w, f.DataDir, []string{names[0], task}, f.Sought)
+		switch {
+		case err != nil:
+			return nil, err
+		case slices.Contains(TaskNames(t.Alloc), names[0]) && !t.means(names[0]):
+			return nil, Usagef("%q is a task of allocation %s: give %[2]s before the names of tasks", names[0],
+				output.ShortID(t.ID))
+		case !slices.ContainsFunc(all, func(other Target) bool { return other.Task == task }):
+			all = append(all, t)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Target) int { return a.StartRank() - b.StartRank() })
+	return all, nil
+}
+
+// means reports whether a name is the allocation's own, its job's, or the beginning of its ID.
+func (t Target) means(name string) bool {
+	return t.named(name) || strings.HasPrefix(t.ID, strings.ToLower(name))
+}
+
+// StartRank says when the group starts the target's task: 0 for prestart, 1 for main, 2 for poststart and poststop.
+func (t Target) StartRank() int {
+	switch spec := t.spec(); {
+	case spec.Lifecycle == nil:
+		return 1
+	case spec.Lifecycle.Hook == api.TaskLifecycleHookPrestart:
+		return 0
+	}
+	return 2
+}
+
+// StopRank says when a stop of the group stops the target's task: 0 for the leader, 1 for others, 2 for sidecars.
+func (t Target) StopRank() int {
+	switch spec := t.spec(); {
+	case spec.Leader:
+		return 0
+	case spec.Lifecycle != nil && spec.Lifecycle.Sidecar:
+		return 2
+	}
+	return 1
+}
+
+// spec returns the target's task as the job has it; an empty one if it has none.
+func (t Target) spec() *api.Task {
+	if t.Alloc != nil {
+		for _, task := range cmp.Or(t.Alloc.GetTaskGroup(), new(api.TaskGroup)).Tasks {
+			if task.Name == t.Task {
+				return task
+			}
+		}
+	}
+	return new(api.Task)
+}
+
+// MeansTasks reports whether arguments that may be several allocations, or an allocation and some of its tasks, are the
+// latter. Errors: they may be both, or are neither.
+func (f *TargetFlags) MeansTasks(ctx context.Context, args []string) (bool, error) {
+	alloc, err := f.flag("alloc")
+	if f.GivesTask() || err != nil || alloc != "" && len(args) > 0 && args[0] != alloc {
+		return true, err
+	}
+	if len(args) < 2 {
+		return false, nil
+	}
+	finder, err := Look(ctx, f.w, f.DataDir)
+	if err != nil {
+		return false, err
+	}
+	return finder.meansTasks(args[0], args[1:])
+}
+
+func (f *Finder) meansTasks(first string, others []string) (bool, error) {
+	running := f.Running()
+	var tasks []string // of what the first name means
+	for _, t := range running {
+		if t.means(first) {
+			tasks = append(tasks, TaskNames(t.Alloc)...)
+		}
+	}
+	named := 0
+	for _, name := range others {
+		if !slices.Contains(tasks, name) {
+			continue
+		}
+		named++
+		other := func(t Target) bool { return t.named(name) && !t.means(first) }
+		if i := slices.IndexFunc(running, other); i >= 0 {
+			return false, Usagef("%q is a task of %q and a name of allocation %s: give --alloc %[2]s %[1]s for the task, or %[3]s "+
+				"for the allocation", name, first, output.ShortID(running[i].ID))
+		}
+	}
+	if named > 0 && named < len(others) {
+		return false, Usagef("some of %s are tasks of %q, and others are not: give allocations, or an allocation and its tasks",
+			strings.Join(others, ", "), first)
+	}
+	return named > 0, nil
 }
 
 // LatestOf returns the latest allocation of each name of a job, the latest first, if there are several of them, and the

@@ -35,7 +35,7 @@ const (
 // with the commands above it, joined by commas. No hint offers a command that ends or removes something, except in an
 // explanation.
 var Hints = []struct{ Words, Hint string }{
-	{"start create deploy launch", "'taskapi run JOBFILE' runs a job, with --detach in the background"},
+	{"create deploy launch", "'taskapi run JOBFILE' runs a job, with --detach in the background"},
 	{"up apply", "'taskapi run JOBFILE' runs a job, with --detach in the background; 'taskapi update JOBFILE' changes " +
 		"one that runs"},
 	{"resume continue", "'taskapi takeover' resumes an allocation whose taskapi has exited"},
@@ -81,8 +81,8 @@ var Hints = []struct{ Words, Hint string }{
 		"get,namespaces get,ns", noNodes},
 	{"images image pull push build tag commit save load import", noImage},
 	{"compose", "'taskapi run JOBFILE' does what up does: name the job file after the command, without -f"},
-	{"pause unpause suspend", "nothing was done: 'taskapi signal -s STOP ALLOC' stops the main process of each " +
-		"task, with -s CONT they go on; 'nomad alloc pause' pauses a task with a schedule"},
+	{"pause unpause suspend", "nothing was done: 'taskapi stop ALLOC TASK' stops a task until 'taskapi start', " +
+		"'taskapi signal -s STOP ALLOC' suspends the main process of each task until -s CONT"},
 	{"delete remove destroy purge down halt terminate end", toEnd},
 	{"kill", toSignal},
 	{"prune clean cleanup system,gc system,prune", toClean},

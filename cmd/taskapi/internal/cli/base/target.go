@@ -76,7 +76,8 @@ func (f *TargetFlags) Names(args []string) ([]string, error) {
 		return nil, err
 	}
 	args = slices.Clone(args)
-	if len(args) == 1 && args[0] != alloc && f.Sought.Tasks != NoTask || len(args) == 0 {
+	if one := len(args) == 1 || f.Sought.Tasks == SomeTasks; len(args) == 0 ||
+		one && f.Sought.Tasks != NoTask && args[0] != alloc {
 		args = slices.DeleteFunc(slices.Insert(args, 0, alloc), func(name string) bool { return name == "" })
 	}
 	if alloc != "" && args[0] != alloc {
@@ -107,7 +108,7 @@ func (f *TargetFlags) Find(ctx context.Context, args []string) (Target, error) {
 	}
 	s, isTask := f.Sought, f.GivesTask() && len(names) == 1
 	if isTask {
-		s.Tasks = OneTask
+		s.Tasks, s.Whole = OneTask, false
 	}
 	t, err := Find(ctx, f.w, f.DataDir, names, s)
 	if err == nil && isTask && t.Task != names[0] {

@@ -11,7 +11,7 @@ import (
 
 // TestNames: --alloc and --task stand for the arguments, and contradict none.
 func TestNames(t *testing.T) {
-	ofTasks := Sought{Tasks: AnyTasks}
+	ofTasks, ofSome := Sought{Tasks: AnyTasks}, Sought{Tasks: SomeTasks}
 	for args, tc := range map[string]struct {
 		sought    Sought
 		want, err string
@@ -30,6 +30,8 @@ func TestNames(t *testing.T) {
 		"--task db a web":        {ofTasks, "", `TASK is given twice: "web", and --task "db"`},
 		"--alloc a --task b c":   {ofTasks, "", `TASK is given twice: "c", and --task "b"`},
 		"--alloc=":               {ofTasks, "", "--alloc is empty: give a name, or leave it out"},
+		"--alloc a web db":       {ofSome, "a web db", ""},
+		"a web --task db":        {ofSome, "", `TASK is given twice: "web", and --task "db"`},
 		"--task= a":              {ofTasks, "", "--task is empty: give a name, or leave it out"},
 		"--alloc a b":            {ToChange, "", `ALLOC is given twice: "b", and --alloc "a"`},
 		"--alloc a --data-dir x": {ToChange, "a", ""},

@@ -257,7 +257,7 @@ func eventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent 
 
 // AwaitStarted prints events until each of the tasks has started since before, is ready and has run for settleTime, or
 // has ended for good, or until the allocation has ended. Errors: a task has ended and is to be started again; a task or
-// the allocation has failed.
+// the allocation has failed; a task is stopped, or paused by its schedule.
 func (f *Follower) AwaitStarted(ctx context.Context, before *api.Allocation, tasks []string) error {
 	f.Until = func(now *api.Allocation) bool { return which(tasks, starting, before, now) == "" }
 	started, err := f.Follow(ctx)
@@ -279,6 +279,10 @@ func (f *Follower) AwaitStarted(ctx context.Context, before *api.Allocation, tas
 	}
 	if task := which(tasks, failed, started, alloc); task != "" {
 		return fmt.Errorf("task %q of allocation %s has failed", task, f.ID)
+	}
+	stopped := f.Target
+	if stopped.Task = which(tasks, paused, started, alloc); stopped.Task != "" {
+		return fmt.Errorf("%s does not run: %s", stopped, stopped.WhyPaused(alloc))
 	}
 	if alloc.ClientStatus == api.AllocClientStatusFailed {
 		return fmt.Errorf("allocation %s has failed", f.ID)
@@ -307,16 +311,19 @@ func which(tasks []string, is func(was, now *api.TaskState) bool, before, now *a
 	return ""
 }
 
-// starting reports whether a task has not started since was, or is not ready yet.
+// starting reports whether a task is to start and has not done so since was, or is not ready yet.
 func starting(was, now *api.TaskState) bool {
 	ready, _ := readiness.Shown(now)
-	return !now.Failed && (now.StartedAt.Equal(was.StartedAt) || now.State == "running" && !ready)
+	return !now.Failed && !paused(was, now) && (now.StartedAt.Equal(was.StartedAt) || now.State == "running" && !ready)
 }
 
 // endedSince reports whether the process that a task had at was has ended, and another follows it.
 func endedSince(was, now *api.TaskState) bool {
 	return now.State == "pending" || !now.StartedAt.Equal(was.StartedAt)
 }
+
+// paused reports whether an operator or its schedule keeps a task from running.
+func paused(_, now *api.TaskState) bool { return interfaces.ShownSchedule(now).Pauses() }
 
 func running(_, now *api.TaskState) bool { return now.State == "running" }
 

@@ -69,15 +69,20 @@ killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs 
 	return cmd
 }
 
-// named returns the allocations with these names, each once. An error means that nothing is to be done.
+// named returns the allocations with these names, each once. An error means that nothing is to be done, unless it is a
+// *base.NotRunningError: then it is about the other names.
 func named(ctx context.Context, w base.Environment, at *base.TargetFlags, args []string) (
 	found []base.Target, err error,
 ) {
 	names, err := at.Names(args)
 	for _, name := range names {
-		all, err := base.FindEach(ctx, w, at.DataDir, []string{name}, at.Sought)
-		if err != nil {
-			return nil, err
+		all, findErr := base.FindEach(ctx, w, at.DataDir, []string{name}, at.Sought)
+		if _, over := errors.AsType[*base.NotRunningError](findErr); over {
+			err = errors.Join(err, findErr)
+			continue
+		}
+		if findErr != nil {
+			return nil, findErr
 		}
 		for _, t := range all {
 			if !slices.ContainsFunc(found, func(other base.Target) bool {

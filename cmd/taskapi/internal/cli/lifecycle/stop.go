@@ -31,14 +31,17 @@ import (
 	"taskapi/socket"
 )
 
-func Stop(w base.Environment) *cobra.Command {
+// Stop makes the command. stopTasks stops tasks of an allocation.
+func Stop(w base.Environment, stopTasks func(context.Context, base.Environment, []base.Target, bool) error,
+) *cobra.Command {
 	var at base.TargetFlags
 	var all, purge bool
 	s := stopping{environment: w}
 	cmd := &cobra.Command{
-		Use:   "stop [flags] [ALLOC...]",
-		Short: "Stop allocations gracefully, or kill them with --now",
-		Long: `Stops allocations gracefully: with shutdown_delay, kill_signal, kill_timeout and poststop tasks.
+		Use:   "stop [flags] [ALLOC...] | ALLOC TASK...",
+		Short: "Stop allocations, or some tasks, gracefully",
+		Long: `Stops allocations gracefully: with shutdown_delay, kill_signal, kill_timeout and poststop tasks. With TASK, it stops
+these tasks alone, until 'taskapi start' starts them; the allocation goes on, also when none of its tasks runs.
 
 It prints the events and returns when they have ended. Without ALLOC, it stops the only allocation that runs; in a
 script, quote what may be empty: stop "$ALLOC" refuses an empty name. A job's name stops all of the job's allocations.
@@ -56,6 +59,7 @@ five seconds, and then the tasks.
 Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
 		Example: `  taskapi stop
   taskapi stop --now hello
+  taskapi stop hello greeter
   taskapi stop --all --purge`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -67,20 +71,37 @@ Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch tasks, err := at.MeansTasks(cmd.Context(), args); {
+			case err != nil:
+				return err
+			case tasks && (s.how != client.StopOptions{} || purge):
+				return base.Usagef("--now, --purge and --no-shutdown-delay are for whole allocations: leave them out, or TASK")
+			case tasks:
+				found, err := at.FindTasks(cmd.Context(), args)
+				if err != nil {
+					return err
+				}
+				return stopTasks(cmd.Context(), w, found, s.detach)
+			}
 			found, err := toStop(cmd.Context(), w, &at, args, all)
 			if err != nil && purge {
-				return fmt.Errorf("%w; 'taskapi gc ALLOC' removes an allocation that has ended", err)
+				err = fmt.Errorf("%w; 'taskapi gc ALLOC' removes an allocation that has ended", err)
 			}
-			if err != nil {
+			if _, ended := errors.AsType[*base.NotRunningError](err); err != nil && !ended {
 				return err
 			}
-			return s.runAll(cmd.Context(), found, purge)
+			return errors.Join(s.runAll(cmd.Context(), found, purge), err)
 		},
 	}
-	at.Add(cmd, w, base.ToChange)
+	at.Add(cmd, w, base.ToEnd)
 	complete := cmd.ValidArgsFunction
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return complete(cmd, nil, begun)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		allocs, how := complete(cmd, nil, begun)
+		if len(args) == 0 {
+			return allocs, how
+		}
+		tasks, _ := complete(cmd, args, begun)
+		return append(allocs, tasks...), how
 	}
 	cmd.Flags().BoolVar(&s.how.Now, "now", false,
 		"kill every task immediately (SIGKILL), also when a stop is under way; poststop tasks don't run")
@@ -94,7 +115,8 @@ Exit code: 0 when the allocations have ended, 1 when one could not be stopped.`,
 	return cmd
 }
 
-// toStop returns the named allocations, the only one that runs, or with all every one that runs.
+// toStop returns the named allocations, the only one that runs, or with all every one that runs. A
+// *base.NotRunningError is about some of the names.
 func toStop(ctx context.Context, w base.Environment, at *base.TargetFlags, args []string, all bool) ([]base.Target,
 	error) {
 	switch {
@@ -112,28 +134,30 @@ func toStop(ctx context.Context, w base.Environment, at *base.TargetFlags, args 
 		return found, err
 	}
 	t, err := at.Find(ctx, nil)
-	return []base.Target{t}, err
+	if err != nil {
+		return nil, err
+	}
+	return []base.Target{t}, nil
 }
 
 // runAll stops allocations. The tasks of all begin to stop at once; the events are printed of one after the other.
 func (s *stopping) runAll(ctx context.Context, all []base.Target, purge bool) error {
 	var begun sync.WaitGroup
 	defer begun.Wait()
+	each := make([]stopping, len(all))
 	if len(all) > 1 {
 		s.labels = follow.NewLabels(slice.Map(all, func(t base.Target) *api.Allocation { return t.Alloc }), s.environment)
-		for _, t := range all {
-			begun.Go(func() {
-				c := t.Client()
-				defer c.Close()
-				_ = c.Stop(ctx, s.how) // its turn comes again below, where an error is reported
-			})
+	}
+	for i, t := range all {
+		each[i] = *s
+		if each[i].Target = t; len(all) > 1 {
+			each[i].begun = make(chan *api.Allocation, 1)
+			begun.Go(func() { each[i].begin(ctx) })
 		}
 	}
 	var errs []error
-	for _, t := range all {
-		one := *s
-		one.Target = t
-		err := one.run(ctx)
+	for i, t := range all {
+		err := each[i].run(ctx)
 		if err == nil && purge {
 			err = errors.Join(remove(ctx, t, s.environment), s.environment.Printf("removed %s\n", t.ID))
 		}
@@ -160,10 +184,23 @@ type stopping struct {
 	base.Target
 	how         client.StopOptions
 	detach      bool
-	detached    bool           // this is the process that --detach has started
-	labels      *follow.Labels // of several allocations; nil for one
+	detached    bool                 // this is the process that --detach has started
+	labels      *follow.Labels       // of several allocations; nil for one
+	begun       chan *api.Allocation // gives what begin returns; nil where it is not called
 	environment base.Environment
 	out, log    *linewriter.Writer // the environment's stdout and stderr
+}
+
+// begin requests the stop before that of another allocation is followed. It gives the allocation as it was before, or
+// nil, if that fails: then run reports why.
+func (s *stopping) begin(ctx context.Context) {
+	c := s.Client()
+	defer c.Close()
+	found := c.Locate(ctx, client.Patient)
+	if found.Holder != client.Serving || c.Stop(ctx, s.how) != nil {
+		found.Alloc = nil
+	}
+	s.begun <- found.Alloc
 }
 
 // run makes the allocation's taskapi stop it or, if there is none, stops it in this process. A slow reader of the
@@ -178,12 +215,17 @@ func (s *stopping) run(ctx context.Context) error {
 	defer base.FlushAll(s.out, s.log)
 	c := s.Client()
 	defer c.Close()
+	f := &follow.Follower{Target: s.Target, W: s.environment, Quiet: true, Kills: s.how.Now, Labels: s.labels}
+	if s.begun != nil {
+		if before := <-s.begun; before != nil {
+			f.Show(before)
+			return s.await(ctx, c, f)
+		}
+	}
 	for since := time.Now(); ; {
 		found := c.Locate(ctx, client.Patient)
 		switch found.Holder {
 		case client.Serving:
-			f := &follow.Follower{Target: s.Target, W: s.environment, Quiet: true, Kills: s.how.Now,
-				Labels: s.labels}
 			f.Show(found.Alloc)
 			err := s.request(ctx, c)
 			answer, answered := errors.AsType[*client.StatusError](err)
