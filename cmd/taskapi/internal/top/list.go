@@ -35,27 +35,12 @@ type row struct {
 
 func (w *watch) key() string { return w.Dir + "/" + w.ID }
 
-func (w *watch) created() int64 {
-	if w.alloc == nil {
-		return 0
-	}
-	return w.alloc.CreateTime
-}
-
 // listOrders are those that the table can have.
 var listOrders = []struct {
 	name    string
 	compare func(a, b row) int
 }{
-	{"age, those that run first", func(a, b row) int {
-		over := func(r row) int {
-			if r.presence == ended {
-				return 1
-			}
-			return 0
-		}
-		return cmp.Or(over(a)-over(b), cmp.Compare(b.created(), a.created()))
-	}},
+	{"age, those that run first", func(a, b row) int { return output.CompareAllocs(a.alloc, b.alloc) }},
 	{"CPU", func(a, b row) int { return cmp.Compare(b.cpu, a.cpu) }},
 	{"memory", func(a, b row) int { return cmp.Compare(b.memory, a.memory) }},
 	{"restarts", func(a, b row) int { return cmp.Compare(b.restarts, a.restarts) }},
@@ -128,10 +113,10 @@ func (l *list) listColumns() []column[row] {
 		{head: "RESTARTS", right: true, rank: 7, cell: func(r row) cell { return plainCell(fmt.Sprint(r.restarts)) }},
 		{head: "CHECKS", right: true, rank: 6, cell: func(r row) cell { return checksCell(r.passing, r.checked) }},
 		{head: "AGE", least: 6, right: true, rank: 5, cell: func(r row) cell {
-			if r.created() == 0 {
+			if r.alloc == nil {
 				return plainCell("-")
 			}
-			return plainCell(age(l.now.Sub(time.Unix(0, r.created()))))
+			return plainCell(age(l.now.Sub(time.Unix(0, r.alloc.CreateTime))))
 		}},
 		{head: "ID", rank: 8, cell: func(r row) cell { return cell{output.ShortID(r.ID), faintStyle} }},
 		{head: "PORTS", cell: func(r row) cell { return plainCell(clean.Text(r.ports(""))) }},

@@ -124,7 +124,7 @@ func (s *Server) onTarget(handle func(http.ResponseWriter, *http.Request, base.T
 	}
 }
 
-// list shows the allocations, the newest first.
+// list shows the allocations in the order of status.
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), listTime)
 	defer cancel()

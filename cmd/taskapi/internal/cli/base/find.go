@@ -140,7 +140,7 @@ func (f *Finder) Find(ctx context.Context, args []string, s Sought) (Target, err
 type Finder struct {
 	Places    []Layout
 	elsewhere string  // a hint at other allocations that this user may mean; empty or a sentence
-	Known     []known // the oldest first
+	Known     []known // the last one of a list first
 }
 
 // known is an allocation in one of the directories.
@@ -234,15 +234,8 @@ func (f *Finder) Look(ctx context.Context, args []string) error {
 			}
 		}
 	}
-	slices.SortStableFunc(f.Known, func(a, b known) int { return int(min(max(created(a)-created(b), -1), 1)) })
+	slices.SortStableFunc(f.Known, func(a, b known) int { return output.CompareAllocs(b.Alloc, a.Alloc) })
 	return ctx.Err()
-}
-
-func created(k known) int64 {
-	if k.Alloc == nil {
-		return 0
-	}
-	return k.Alloc.CreateTime
 }
 
 // Running returns the allocations of the same namespace, job and group as like that have not ended, as far as they are
@@ -455,7 +448,7 @@ func (e *ambiguousError) Error() string {
 // MaxCandidates is how many allocations an error lists.
 const MaxCandidates = 10
 
-// candidates lists allocations to choose from, the newest first.
+// candidates lists allocations to choose from.
 func candidates(all []known) string {
 	ids := output.ShortIDs(slice.Map(all, func(k known) string { return k.ID }))
 	table := output.Table{Indent: 2}

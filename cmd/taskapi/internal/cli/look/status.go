@@ -35,7 +35,8 @@ func Status(w base.Environment) *cobra.Command {
 		Long: `Lists the allocations or, with ALLOC, shows one with its tasks and their events. For the name of a job with
 several allocations, it lists these.
 
-The list has those of your own data directory and of root's, the newest first.
+The list has those of your own data directory and of root's: first those that run, then those that have ended, each the
+newest first.
 
 ` + base.AllocNames + `
 
@@ -81,7 +82,7 @@ type located struct {
 	layout base.Layout
 }
 
-// list prints a line for each allocation, the newest first.
+// list prints a line for each allocation.
 func (s *statusShow) list(ctx context.Context, dataDir string) error {
 	f, err := base.NewFinder(s.environment, dataDir)
 	if err != nil {
@@ -99,8 +100,7 @@ func (s *statusShow) list(ctx context.Context, dataDir string) error {
 	return s.listOf(ctx, all, f, errs...)
 }
 
-// listOf prints a line for each of the allocations, the newest first. The finder has looked for them; errors come from
-// that.
+// listOf prints a line for each of the allocations. The finder has looked for them; errors come from that.
 func (s *statusShow) listOf(ctx context.Context, targets []base.Target, f *base.Finder, errs ...error) error {
 	var all, unknown []located
 	for _, t := range targets {
@@ -113,7 +113,7 @@ func (s *statusShow) listOf(ctx context.Context, targets []base.Target, f *base.
 			unknown = append(unknown, located{found, t.Layout})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b located) int { return cmp.Compare(b.Alloc.CreateTime, a.Alloc.CreateTime) })
+	slices.SortStableFunc(all, func(a, b located) int { return output.CompareAllocs(a.Alloc, b.Alloc) })
 	allocs, bodies := []*api.Allocation{}, []json.RawMessage{}
 	for _, a := range all {
 		allocs, bodies = append(allocs, a.Alloc), append(bodies, a.Body)
