@@ -234,6 +234,7 @@ func (r *reviewer) scheduling() {
 	r.notOfType("reschedule", g.ReschedulePolicy != nil && r.isType(api.JobTypeSystem, api.JobTypeSysbatch))
 	restrict(r, migrateLimits, g.Migrate)
 	r.notOfType("migrate", g.Migrate != nil && !r.isType(api.JobTypeService))
+	r.notOfType("max_run_duration", g.MaxRunDuration != nil && !r.isType(api.JobTypeBatch, api.JobTypeSysbatch))
 	r.notOfType("update", g.Update != nil && r.isType(api.JobTypeBatch, api.JobTypeSysbatch))
 	if restrict(r, disconnectLimits, g.Disconnect); g.Disconnect != nil {
 		r.notOfType("disconnect stop_on_client_after", g.Disconnect.StopOnClientAfter != nil &&
