@@ -360,6 +360,19 @@ func TestUI(t *testing.T) {
 	}
 	r.eventually("restarted", func() bool { return countLines(runs) == 2 })
 	r.eventually("done", func() bool { return strings.Contains(p.get(alloc), "restart task &#34;server&#34;") })
+	says(alloc+"/pause?task=server", "Stop task &#34;server&#34;", "stays stopped until it is started")
+	if got := p.post(alloc+"/pause", nil); got != http.StatusNotFound {
+		t.Errorf("a stop of no task: %d", got)
+	}
+	p.post(alloc+"/pause?task=server", nil)
+	r.eventually("stopped the task", func() bool {
+		text := p.get(alloc)
+		return strings.Contains(text, `<span class="status wait">stopped</span>`) &&
+			!strings.Contains(text, alloc+"/restart?task=server") && strings.Contains(text, alloc+"/start?task=server")
+	})
+	p.post(alloc+"/start?task=server", nil)
+	r.eventually("started the task", func() bool { return countLines(runs) == 3 })
+	r.eventually("said so", func() bool { return strings.Contains(p.get(alloc), "start task &#34;server&#34;") })
 	p.post(alloc+"/signal", url.Values{"signal": {"<b>SIGNOTHING"}})
 	r.eventually("refused a signal", func() bool {
 		return strings.Contains(p.get(alloc), `<p class="notice bad" role="status">`)

@@ -8,6 +8,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/cmd/taskapi/internal/top/tasktext"
 )
@@ -66,6 +67,7 @@ func bindings() []binding {
 		{[]string{"r"}, "r", "restart the task", restarts(false), nil},
 		{[]string{"R"}, "R", "restart all that run", restarts(true),
 			func(l *list) { l.ask(l.current(), (*Model).askRestartAll) }},
+		{[]string{"t"}, "t", "stop the task, or start it", (*inside).askPause, nil},
 		{[]string{"s"}, "s", "send a signal to the task", (*inside).askSignal, nil},
 		{[]string{"x"}, "x", "run a command in the task", (*inside).askCommand, nil},
 		{[]string{"S"}, "S", "stop the allocation", func(s *inside) { s.ask(s.watch, (*Model).askStop) },
@@ -336,6 +338,24 @@ func (m *Model) askStop(w *watch) {
 	}
 	m.confirm(fmt.Sprintf("Stop %s (%s) with %s? It can't be started again.", m.clean().Text(w.name()),
 		output.ShortID(w.ID), tasks), "stop "+w.name(), w.source.Stop)
+}
+
+// askPause asks to stop the chosen task, or to start it.
+func (s *inside) askPause() {
+	s.askTask(func(task string) {
+		state, name := s.watch.alloc.TaskStates[task], s.clean().Text(task)
+		ask, what, to := "Stop task "+name+"? It stays stopped until it is started.", "stop task ", "pause"
+		switch is := interfaces.ShownSchedule(state); {
+		case state != nil && state.State == "dead":
+			s.say("the task has ended", true)
+			return
+		case is == interfaces.ScheduleForcedPause:
+			ask, what, to = "Start task "+name+"?", "start task ", "scheduled"
+		case is == interfaces.SchedulePause:
+			ask, what, to = "Run task "+name+" now, whatever its schedule says?", "run task ", "run"
+		}
+		s.confirm(ask, what+task, func(ctx context.Context) error { return s.source.Pause(ctx, task, to) })
+	})
 }
 
 func (s *inside) askSignal() {

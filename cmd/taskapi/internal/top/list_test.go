@@ -177,8 +177,8 @@ func TestListOpensOne(t *testing.T) {
 			t.Errorf("%s, %v, is polled in the list: %t", w.name(), w.presence, w.polling)
 		}
 	}
-	s.keys("t")
-	s.has("no key t")
+	s.keys("u")
+	s.has("no key u")
 	s.keys("r")
 	s.has("r is a key inside of an allocation")
 }

@@ -12,6 +12,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // TestScreens are the screens of 80 by 24, as text.
@@ -98,6 +100,9 @@ func TestActions(t *testing.T) {
 		{[]string{"r", "y"}, "restart server"},
 		{[]string{"R", "y"}, "restart "},
 		{[]string{"S", "y"}, "stop"},
+		{[]string{"t", "y"}, "pause server pause"},
+		{[]string{"t", "n"}, ""},
+		{[]string{"k", "t"}, ""}, // it has ended
 		{[]string{"s", "enter", "y"}, "signal server SIGHUP"},
 		{[]string{"s", "s", "i", "g", "q", "u", "i", "x", "backspace", "t", "enter", "y"}, "signal server SIGQUIT"},
 		{[]string{"s", "enter", "enter"}, ""},
@@ -124,6 +129,20 @@ func TestActions(t *testing.T) {
 		}
 		if tc.want != "" {
 			s.has(": done")
+		}
+	}
+	for state, want := range map[interfaces.ScheduleState]struct{ asks, does string }{
+		interfaces.ScheduleForcedPause: {"Start task server?", "pause server scheduled"},
+		interfaces.SchedulePause:       {"Run task server now, whatever its schedule says?", "pause server run"},
+	} {
+		s := newScreen(t)
+		s.watches[0].alloc.TaskStates["server"] = &api.TaskState{State: "pending", Events: []*api.TaskEvent{{
+			Type: interfaces.EventPausing, Details: map[string]string{interfaces.DetailSchedule: string(state)}}}}
+		s.keys("t")
+		s.has(want.asks)
+		s.keys("y")
+		if got := strings.Join(s.fake.done, ", "); got != want.does {
+			t.Errorf("%s: did %q, want %q", state, got, want.does)
 		}
 	}
 	s := newScreen(t)

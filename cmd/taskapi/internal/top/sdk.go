@@ -76,6 +76,12 @@ func (s *SDK) Restart(ctx context.Context, task string) error {
 	})
 }
 
+func (s *SDK) Pause(ctx context.Context, task, state string) error {
+	return s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) error {
+		return sdk.Allocations().SetPauseState(s.alloc, q, task, state)
+	})
+}
+
 func (s *SDK) Signal(ctx context.Context, task, signal string) error {
 	return s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) error {
 		return sdk.Allocations().Signal(s.alloc, q, task, signal)

@@ -51,6 +51,8 @@ type Source interface {
 
 	// Restart restarts a task, or all that run for an empty name.
 	Restart(ctx context.Context, task string) error
+	// Pause stops a task, starts it, or runs it whatever its schedule says: pause, scheduled or run.
+	Pause(ctx context.Context, task, state string) error
 	Signal(ctx context.Context, task, signal string) error
 	// Stop begins to stop the allocation.
 	Stop(ctx context.Context) error

@@ -98,6 +98,9 @@ func (o *fakeOutput) Next() (Chunk, error) {
 func (f *fake) did(what string) error { f.done = append(f.done, what); return f.refuse }
 
 func (f *fake) Restart(_ context.Context, task string) error { return f.did("restart " + task) }
+func (f *fake) Pause(_ context.Context, task, state string) error {
+	return f.did("pause " + task + " " + state)
+}
 func (f *fake) Signal(_ context.Context, task, signal string) error {
 	return f.did("signal " + task + " " + signal)
 }

@@ -151,7 +151,7 @@ func (m *Model) hints() string {
 	filter := m.list.filter
 	if s := m.inside; s != nil {
 		all = []string{"? help", "q quit", "Esc back", "/ filter", "Tab focus", "Enter zoom", "r restart", "s signal",
-			"x run", "S stop", "e stdout, stderr", "m mouse"}
+			"x run", "t stop task", "S stop", "e stdout, stderr", "m mouse"}
 		filter = s.filter
 		if s.focus == onPanel {
 			all[3] = "/ search"

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,15 +29,19 @@ const (
 	actionTime = 2 * time.Second // after which the browser waits no longer for the end of an action
 )
 
-// actions are the questions before each action, with the signals that are offered.
+// actions are the questions before each action, with the signals that are offered. Those with a state are for one task,
+// and give it that state in the API's words.
 var actions = map[string]struct {
-	Verb, Hint string
-	Signals    []string
+	Verb, Hint, state string
+	Signals           []string
 }{
-	"restart": {"Restart", "The restart is graceful, and does not count against the restart policy.", nil},
-	"stop":    {"Stop", "The tasks are stopped gracefully, and the allocation ends.", nil},
-	"signal": {"Signal", "If the signal ends a task, its restart policy decides whether the task starts again.",
+	"restart": {"Restart", "The restart is graceful, and does not count against the restart policy.", "", nil},
+	"stop":    {"Stop", "The tasks are stopped gracefully, and the allocation ends.", "", nil},
+	"signal": {"Signal", "If the signal ends a task, its restart policy decides whether the task starts again.", "",
 		[]string{"SIGHUP", "SIGINT", "SIGTERM", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT"}},
+	"pause": {"Stop", "The task is stopped gracefully, and stays stopped until it is started.", "pause", nil},
+	"start": {"Start", "The task runs, as its schedule says if it has one.", "scheduled", nil},
+	"run":   {"Run", "The task runs now, whatever its schedule says, until it is stopped or started.", "run", nil},
 }
 
 var errDone, errNone = errors.New("done"), errors.New("there is no such allocation or task")
@@ -202,7 +207,7 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, t base.Target) {
 	name, signal := r.PathValue("action"), r.PostFormValue("signal")
 	action, ok := actions[name]
 	switch {
-	case !ok || name == "stop" && t.Task != "":
+	case !ok || name == "stop" && t.Task != "" || action.state != "" && t.Task == "":
 		http.NotFound(w, r)
 		return
 	case r.Method != http.MethodPost:
@@ -210,19 +215,22 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request, t base.Target) {
 			Task: t.Task, Action: name, Question: action}, nil)
 		return
 	}
-	what := fmt.Sprintf("%s %s", cmp.Or(signal, name), t)
+	what := fmt.Sprintf("%s %s", cmp.Or(signal, strings.ToLower(action.Verb)), t)
 	s.tell(t.ID, what+": under way", false)
 	done := make(chan struct{})
 	s.actions.Go(func() {
 		defer close(done)
 		err := t.Ask(s.ctx, func(c *client.Client, sdk *api.Client) error {
+			alloc, q := &api.Allocation{ID: t.ID}, (&api.QueryOptions{}).WithContext(s.ctx)
 			switch name {
 			case "restart":
 				return c.Restart(s.ctx, api.AllocationRestartRequest{TaskName: t.Task})
 			case "stop":
 				return c.Stop(s.ctx, client.StopOptions{})
+			case "signal":
+				return sdk.Allocations().Signal(alloc, q, t.Task, signal)
 			}
-			return sdk.Allocations().Signal(&api.Allocation{ID: t.ID}, (&api.QueryOptions{}).WithContext(s.ctx), t.Task, signal)
+			return sdk.Allocations().SetPauseState(alloc, q, t.Task, action.state)
 		})
 		s.tell(t.ID, fmt.Sprintf("%s: %v", what, cmp.Or(err, errDone)), err != nil)
 	})
