@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -92,4 +93,13 @@ func LastEvent(state *api.TaskState, types ...string) *api.TaskEvent {
 		}
 	}
 	return nil
+}
+
+// TaskExitCode returns the exit code that a shell gives for the end of a task's process.
+func TaskExitCode(e *api.TaskEvent) int {
+	if sig, _ := strconv.Atoi(e.Details["signal"]); sig != 0 {
+		return ExitSignalled + sig
+	}
+	code, _ := strconv.Atoi(e.Details["exit_code"])
+	return code
 }

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -257,10 +256,10 @@ func (f *foreground) result(t *tied, err error) error {
 		return base.ExitError{Code: base.ExitSignalled + int(t.stopping)}
 	case e == nil:
 		return cmp.Or(err, errors.New("the command was never started"))
-	case e.Type == api.TaskTerminated && exitCode(e) == 0:
+	case e.Type == api.TaskTerminated && base.TaskExitCode(e) == 0:
 		return nil
 	case e.Type == api.TaskTerminated:
-		return base.ExitError{Code: exitCode(e)}
+		return base.ExitError{Code: base.TaskExitCode(e)}
 	}
 	code := base.ExitOwn
 	if e.Type == api.TaskDriverFailure {
@@ -268,13 +267,4 @@ func (f *foreground) result(t *tied, err error) error {
 	}
 	return base.ExitError{Err: fmt.Errorf("%s: %s", f.command,
 		linewriter.OneLine(cmp.Or(e.DisplayMessage, e.DriverError, e.Message))), Code: code}
-}
-
-// exitCode returns the exit code that a shell gives for the end of a process.
-func exitCode(e *api.TaskEvent) int {
-	if sig, _ := strconv.Atoi(e.Details["signal"]); sig != 0 {
-		return base.ExitSignalled + sig
-	}
-	code, _ := strconv.Atoi(e.Details["exit_code"])
-	return code
 }

@@ -70,7 +70,7 @@ func (r *report) task(name string, state *api.TaskState, stderr []string) {
 			end.Error = linewriter.OneLine(failure.DisplayMessage)
 		}
 		if e := base.LastEvent(state, api.TaskTerminated); e != nil {
-			end.ExitCode = new(exitCode(e))
+			end.ExitCode = new(base.TaskExitCode(e))
 		}
 	}
 	r.Tasks = append(r.Tasks, end)

@@ -89,6 +89,9 @@ run on, and run names it. Allocations that run already are left as they are, so 
 cut short. Without --detach, run prints the events of all until the last one has ended, each line with GROUP[N]/TASK;
 Ctrl-C stops all, and SIGUSR1 leaves them running. 'taskapi stop JOB' stops them, 'taskapi update --all' updates them.
 
+With --exit-code-from TASK, run stops the allocation when that task has ended and its restart policy does not start it
+again (in a job of type batch, exit code 0 is always such an end), and exits as the task did.
+
 --json prints an object a line, with time, alloc, task, type, message and details. The types are those of Nomad's
 events. The allocation itself has Starting, Resuming, Attached, Updated, Replacing, Stopping, Killing, Lost, Leaving,
 Left, Ended and Lines Lost, and that of a job with children also Waiting, Launched, Launch Failed, Skipped, Resumed and
@@ -96,7 +99,8 @@ Children. With --logs, lines of the type Output name their stream in details. A 
 lines wait for it, further ones are lost, and a line says how many.
 
 Exit code: 0 when the allocation completes, is stopped or left running, 1 when it fails, 2 when the job file or a flag
-is wrong.`,
+is wrong. With --exit-code-from, once the task has ended: its exit code, 128 and the number of the signal that ended it,
+or 1 if it never started.`,
 		Example: `  taskapi run examples/hello.nomad.hcl
   taskapi run -d --wait --isolate-users examples/hello.nomad.hcl
   taskapi run -d --index 1 examples/hello.nomad.hcl
@@ -123,6 +127,11 @@ is wrong.`,
 			}
 			if opts.Standby && (opts.Detach || opts.All || opts.Until.What != "") {
 				err = cmp.Or(err, base.Usagef("--standby waits in the foreground: leave out --detach, --wait and --all"))
+			}
+			if cmd.Flags().Changed("exit-code-from") && (opts.ExitFrom.Task == "" || opts.Detach || opts.All ||
+				opts.Until.What != "") {
+				err = cmp.Or(err, base.Usagef("--exit-code-from TASK waits for the task in the foreground: leave out --detach, "+
+					"--wait and --all"))
 			}
 			if args[0] == "-" && opts.Payload == "-" {
 				err = cmp.Or(err, base.Usagef("--payload - and the job file - are both standard input: give one of them as a file"))
@@ -285,7 +294,8 @@ func (r *request) read(jobFile string, flags *pflag.FlagSet) (err error) {
 // check refuses flags that don't fit the allocation.
 func (r *request) check() (err error) {
 	o := &r.options
-	if err := errors.Join(o.CheckUsers(r.alloc.GetTaskGroup()), o.Until.Check(r.alloc)); err != nil {
+	if err := errors.Join(o.CheckUsers(r.alloc.GetTaskGroup()), o.Until.Check(r.alloc),
+		o.ExitFrom.Check(r.alloc)); err != nil {
 		return base.Usage(r.hide(err))
 	}
 	if !o.Detached {
@@ -551,9 +561,12 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if r.options.Verbose {
 		cfg.Lacking = refused.Add
 	}
+	running, end := context.WithCancel(ctx)
+	defer end()
+	cfg.Factory = r.options.ExitFrom.Stopping(running, cfg.Factory, func(why string) { p.AllocEvent("Stopping", why) })
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
 	refused.Print(r.environment.Stderr)
-	return err
+	return r.options.ExitFrom.Result(err)
 }
 
 // errPorts refuses to begin an allocation without its ports, devices and volumes. Another process may still take

@@ -35,6 +35,7 @@ type Options struct {
 	Payload  string // a file, or - for standard input
 	Meta     []string
 	Output   follow.OutputFlag
+	ExitFrom ExitCodeFrom
 
 	Task, Job, Namespace, User string // of dev
 	OtherIdentities            []string
@@ -62,6 +63,8 @@ func (o *Options) Add(cmd *cobra.Command) {
 		f.StringArrayVar(&o.Meta, "meta", nil,
 			"dispatch a parameterized job: run one child of it, with this `KEY=VALUE` in its meta; may be repeated")
 		o.Output.Add(f)
+		f.StringVar(&o.ExitFrom.Task, "exit-code-from", "",
+			"stop the allocation when this `TASK` has ended for good, and exit with the task's exit code")
 		f.BoolVarP(&o.Verbose, "verbose", "v", false, "log more than warnings to standard error")
 		f.BoolVar(&o.JSON, "json", false, "print events as JSON lines")
 		f.StringVar(&o.AllocID, "alloc-id", "", "`ID` of the allocation, a UUID (default a new one)")
