@@ -48,6 +48,9 @@ type supervising struct {
 
 // acquire takes everything that the tasks will need. The error says what is not available.
 func (r *Runner) acquire(ctx context.Context) error {
+	if err := allocdir.Spread(r.cfg.Dir, taskNames(r.group())); err != nil { // its users' numbers, too
+		return fmt.Errorf("sticky data: %w", err)
+	}
 	access, err := r.acquireUsers()
 	if err != nil {
 		return err

@@ -92,8 +92,9 @@ func (r *Runner) acquireUsers() (allocdir.Access, error) {
 				"task", task, "was", uid, "is", list.Tasks[task])
 		}
 	}
+	list.Sticky = interfaces.Sticky(r.Alloc())
 	r.resources.users = users{List: list, taken: true, written: list.Group == had.Group &&
-		maps.Equal(list.Tasks, had.Tasks)}
+		maps.Equal(list.Tasks, had.Tasks) && list.Sticky == had.Sticky}
 	return allocdir.ForGroup(list.Group), nil
 }
 
@@ -111,7 +112,8 @@ func (r *Runner) needUsers(isolate bool) (isolated []string, others bool) {
 	return isolated, others
 }
 
-// releaseUsers gives back what acquireUsers took. Files keep their owners, so nobody can read them any more.
+// releaseUsers gives back what acquireUsers took. Files keep their owners, so nobody can read them any more. Sticky data
+// also keep the numbers of their owners.
 func (r *Runner) releaseUsers() error {
 	if !r.resources.users.taken {
 		return nil
@@ -120,6 +122,9 @@ func (r *Runner) releaseUsers() error {
 	err := allocdir.Close(r.cfg.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
+	}
+	if r.resources.users.Sticky {
+		return err
 	}
 	return errors.Join(err, accounts.Registry{}.Release(r.cfg.Dir))
 }

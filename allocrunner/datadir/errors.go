@@ -43,6 +43,13 @@ func (e *StateRemovedError) Error() string {
 	return fmt.Sprintf("allocation %s has been run before, and its %s was removed or emptied", e.ID, state.FileName)
 }
 
+// StillRunningError says that an allocation has ended, but tasks of it run.
+type StillRunningError struct{ ID string }
+
+func (e *StillRunningError) Error() string {
+	return fmt.Sprintf("allocation %s has ended, but tasks of it are still running", e.ID)
+}
+
 // RemovedError says that an allocation was removed with its directory.
 type RemovedError struct{ ID string }
 

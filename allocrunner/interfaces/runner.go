@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/internal/ptr"
 	"taskapi/internal/signals"
 )
 
@@ -40,6 +41,8 @@ var (
 	ErrInvalidJob = errors.New("the job can't be run")
 	// ErrNotTerminal: the allocation runs, or may run again.
 	ErrNotTerminal = errors.New("the allocation has not ended")
+	// ErrSticky: the allocation has ended and keeps its sticky data for the next one of its name.
+	ErrSticky = errors.New("it keeps its sticky data for the next allocation of its name")
 	// ErrNotParameterized and ErrNotPeriodic: the job starts no children in this way.
 	ErrNotParameterized = errors.New("the job is not parameterized")
 	ErrNotPeriodic      = errors.New("the job is not periodic, or its schedule is not enabled")
@@ -96,6 +99,16 @@ func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 
 // Replaced reports whether an allocation ends, or has ended, so that another version of it can follow.
 func Replaced(a *api.Allocation) bool { return a.DesiredDescription == descriptionReplaced }
+
+// Sticky reports whether the next allocation of the same name gets an allocation's data. A child's name has no next one.
+func Sticky(a *api.Allocation) bool {
+	if a.Job == nil {
+		return false
+	}
+	group := a.GetTaskGroup()
+	return group != nil && group.EphemeralDisk != nil && ptr.Deref(group.EphemeralDisk.Sticky) &&
+		ptr.Deref(a.Job.ParentID) == ""
+}
 
 // Ended reports whether, in this version of the allocation, no task runs or ever will. The version may not be saved
 // yet.

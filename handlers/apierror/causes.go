@@ -34,6 +34,7 @@ var causes = []cause{
 	{names(interfaces.ErrPoststop), Conflict},
 	{names(interfaces.ErrUnsaved), Unavailable},
 	{is(interfaces.ErrNotTerminal), NotCollectable},
+	{is(interfaces.ErrSticky), NotCollectable},
 	{is(interfaces.ErrTerminal), AllocTerminal},
 	{is(interfaces.ErrInvalidJob), Invalid},
 	{is(interfaces.ErrTooManyExecs), TooManyExecs},

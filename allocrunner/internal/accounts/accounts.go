@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -47,6 +48,9 @@ const maxList = 1 << 20
 type List struct {
 	Group uint32            `json:"group,omitempty"` // of all of its tasks; 0: none
 	Tasks map[string]uint32 `json:"tasks,omitempty"` // users, each with a group of the same number
+	// Sticky keeps the IDs after the allocation's end: they belong to the allocation that has the list, to which the
+	// files of the users move with it.
+	Sticky bool `json:"sticky,omitempty"`
 }
 
 // Load reads the list of the allocation in dir. The error is fs.ErrNotExist when it has none.
@@ -156,7 +160,7 @@ func (r Registry) Release(dir string) (err error) {
 	if err != nil {
 		return fmt.Errorf("give numbers of users back: %w", err)
 	}
-	for number, owner := range p.taken {
+	for number, owner := range p.saved {
 		if owner == dir && !p.busy[number] {
 			err = errors.Join(err, os.Remove(p.file(number)))
 		}
@@ -192,8 +196,33 @@ func (r Registry) read(owner string) (*pool, error) {
 		p.taken[uint32(number)] = string(by)
 	}
 	p.saved = maps.Clone(p.taken)
+	p.takeSticky()
 	p.busy, err = inUse()
 	return p, err
+}
+
+// stickyDir is where an allocation's list is while it moves to another allocation. See package allocdir.
+const stickyDir = ".sticky"
+
+// takeSticky marks the IDs of sticky lists beside the owner's directory as taken. The registry may have them for the
+// allocation that had the list before, or has lost them at a reboot.
+func (p *pool) takeSticky() {
+	all := filepath.Dir(p.owner)
+	entries, _ := os.ReadDir(all) // the owner's list counts in any case
+	for _, e := range entries {
+		dir := filepath.Join(all, e.Name())
+		for _, at := range []string{dir, filepath.Join(dir, stickyDir)} {
+			list, err := Load(at)
+			if err != nil || !list.Sticky {
+				continue
+			}
+			for _, number := range append(slices.Collect(maps.Values(list.Tasks)), list.Group) {
+				if by, ok := p.taken[number]; !ok || filepath.Dir(by) == all {
+					p.taken[number] = dir
+				}
+			}
+		}
+	}
 }
 
 func (p *pool) file(number uint32) string {
@@ -203,8 +232,8 @@ func (p *pool) file(number uint32) string {
 // mine takes an ID that the allocation has had, unless another allocation has it now. If none of its tasks runs,
 // anybody else's use prevents that, too.
 func (p *pool) mine(number uint32, runs bool) bool {
-	if number == 0 || p.others(number, runs) || p.saved[number] != p.owner && !runs &&
-		(p.busy[number] || known(number)) {
+	had := p.saved[number] != "" && p.taken[number] == p.owner
+	if number == 0 || p.others(number, runs) || !had && !runs && (p.busy[number] || known(number)) {
 		return false
 	}
 	p.taken[number] = p.owner

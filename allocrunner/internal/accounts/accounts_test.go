@@ -86,6 +86,36 @@ func TestMachineRestarts(t *testing.T) {
 	}
 }
 
+// TestStickyNumbers belong to the allocation that has the list, also while it moves, after the end and after a reboot.
+func TestStickyNumbers(t *testing.T) {
+	proctest.NeedRoot(t)
+	for name, reboots := range map[string]bool{"no reboot": false, "reboot": true} {
+		t.Run(name, func(t *testing.T) {
+			r, all := registry(t), t.TempDir()
+			one, two, other := filepath.Join(all, "one"), filepath.Join(all, "two"), filepath.Join(all, "other")
+			must.OK(t, errors.Join(os.Mkdir(one, 0o700), os.MkdirAll(two+"/.sticky", 0o700), os.Mkdir(other, 0o700)))
+			list := take(t, r, one, accounts.List{}, "a", "b")
+			list.Sticky = true
+			must.OK(t, list.Save(one))
+			if reboots {
+				r = registry(t)
+			}
+			at := one
+			for _, next := range []string{two + "/.sticky", two} {
+				must.OK(t, os.Rename(at+"/users.json", next+"/users.json"))
+				at = next
+				if _, err := r.Take(other, accounts.List{}, false, []string{"a", "b", "c"}, small); !errors.Is(err, accounts.ErrNone) {
+					t.Errorf("another one gets a number of the list in %s: %v", at, err)
+				}
+			}
+			got := take(t, r, two, list, "a", "b")
+			if got.Sticky = true; !cmp.Equal(got, list) {
+				t.Errorf("got %+v, want %+v", got, list)
+			}
+		})
+	}
+}
+
 // TestUsedNumbersAreNotTaken: neither those of processes, nor those of an allocation that is gone and left one.
 func TestUsedNumbersAreNotTaken(t *testing.T) {
 	proctest.NeedRoot(t)

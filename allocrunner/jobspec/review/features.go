@@ -42,10 +42,7 @@ var groupRows = []row[api.TaskGroup]{
 	{"disconnect", Warning, "there is no server to be disconnected from; nothing acts on the block", nil},
 	{"stop_after_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
 	{"max_client_disconnect", Warning, "there is no server to be disconnected from; nothing acts on it", nil},
-	{"ephemeral_disk sticky", Warning,
-		"each allocation begins with an empty directory; nothing is taken over from an earlier one",
-		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && ptr.Deref(g.EphemeralDisk.Sticky) }},
-	{"ephemeral_disk migrate", Warning, "there is no other machine to take data from",
+	{"ephemeral_disk migrate", Note, "sticky moves the data on this machine; none come from another machine",
 		func(g *api.TaskGroup) bool { return g.EphemeralDisk != nil && ptr.Deref(g.EphemeralDisk.Migrate) }},
 }
 

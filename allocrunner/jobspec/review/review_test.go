@@ -194,7 +194,7 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"scaling":          {group("scaling { max = 3 }"), []string{"note " + inG + "scaling"}},
 		"disconnect":       {group("disconnect {}"), []string{"warning " + inG + "disconnect"}},
 		"ephemeral disk": {group("ephemeral_disk {\nsticky = true\nmigrate = true\n}"),
-			[]string{"warning " + inG + "ephemeral_disk sticky", "warning " + inG + "ephemeral_disk migrate"}},
+			[]string{"note " + inG + "ephemeral_disk migrate"}},
 		"bridge": {group("network { mode = \"bridge\" }"), []string{"refused " + inG + "network mode"}},
 		"host":   {group("network { mode = \"host\" }"), nil},
 		"dns":    {group("network {\ndns {}\n}"), []string{"refused " + inG + "network dns"}},

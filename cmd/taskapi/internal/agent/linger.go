@@ -107,7 +107,7 @@ func (a *audience) linger(ctx context.Context, replaced bool, connections func()
 	}
 }
 
-// collect removes the allocation if it has ended. Errors: interfaces.ErrNotTerminal.
+// collect removes the allocation if it has ended. Errors: interfaces.ErrNotTerminal, interfaces.ErrSticky.
 func (s *wiring) collect(ctx context.Context) error {
 	if !s.runner.Terminal() || s.agent.present().replacement != nil {
 		return fmt.Errorf("remove: %w", interfaces.ErrNotTerminal)
@@ -121,6 +121,9 @@ func (s *wiring) collect(ctx context.Context) error {
 	defer s.removing.Unlock()
 	if s.removed {
 		return nil
+	}
+	if err := s.cfg.Dir.StickyLeft(s.runner.Alloc()); err != nil {
+		return err
 	}
 	err := s.runner.Destroy(ctx)
 	s.removed = err == nil

@@ -75,8 +75,11 @@ func (o *over) Exec(context.Context, interfaces.ExecRequest) (interfaces.ExecSes
 	return nil, interfaces.ErrTaskNotRunning
 }
 
-// Collect removes the allocation with its directory.
+// Collect removes the allocation with its directory. Errors: interfaces.ErrSticky.
 func (o *over) Collect(ctx context.Context) error {
+	if err := o.machine.cfg.Dir.StickyLeft(o.alloc); err != nil {
+		return err
+	}
 	return o.machine.command(ctx, nil, "gc", "--data-dir="+string(o.machine.cfg.Dir), o.alloc.ID)
 }
 

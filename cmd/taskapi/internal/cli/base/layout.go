@@ -2,6 +2,7 @@ package base
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/cmd/taskapi/internal/agent"
+	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/cmd/taskapi/internal/settings"
@@ -83,6 +85,9 @@ func (l Layout) Explain(err error) error {
 	if e, ok := errors.AsType[*datadir.StateMissingError](err); ok {
 		return fmt.Errorf("%w; '%s' kills them", err, l.Command("stop", e.ID))
 	}
+	if e, ok := errors.AsType[*datadir.StillRunningError](err); ok {
+		return fmt.Errorf("%w: '%s' kills them", err, l.Command("stop", e.ID))
+	}
 	_, removed := errors.AsType[*datadir.StateRemovedError](err)
 	if _, ended := errors.AsType[*allocrunner.EndedError](err); removed || ended {
 		return Usagef("%w: give another --alloc-id, or none; --replace runs it again", err)
@@ -123,6 +128,11 @@ func (l Layout) LockExisting(id string, logger *slog.Logger) (*datadir.Lock, err
 func (l Layout) LockNew(id string, logger *slog.Logger) (*datadir.Lock, error) {
 	lock, err := l.Dir.LockNew(id, l.Store(l.version), logger)
 	return lock, l.Explain(err)
+}
+
+// TakeSticky gives the locked allocation the sticky data of its name, as datadir.Dir.TakeSticky does.
+func (l Layout) TakeSticky(ctx context.Context, lock *datadir.Lock, alloc *api.Allocation) error {
+	return l.Explain(l.Dir.TakeSticky(ctx, lock, alloc, l.Store(l.version), client.BusyTimeout))
 }
 
 // MakeDir makes the data directory.

@@ -22,17 +22,19 @@ import (
 
 func GC(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
-	var all bool
+	var all, sticky bool
 	cmd := &cobra.Command{
 		Use:     "gc [flags] [ALLOC...]",
 		Aliases: []string{"rm"},
 		Short:   "Remove ended allocations with their directories",
 		Long: `Removes allocations that have ended, with their directories, logs and state.
 
-An allocation that has not ended is refused and stays as it is. --all also removes the temporary directories that a
-killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs in them.`,
+An allocation that has not ended is refused and stays as it is. So does one that keeps the latest sticky data of its
+name (ephemeral_disk) for the next allocation, unless --sticky removes it with the data. --all also removes the
+temporary directories that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs in them.`,
 		Example: `  taskapi gc 115ef685
-  taskapi gc --all`,
+  taskapi gc --all
+  taskapi gc --sticky 115ef685`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case !at.Given(args) && !all:
@@ -49,11 +51,11 @@ killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs 
 			}
 			errs := []error{err}
 			for _, t := range found {
-				if err := remove(cmd.Context(), t, w); err != nil {
-					errs = append(errs, err)
-					continue
+				err := remove(cmd.Context(), t, sticky, w)
+				if all {
+					err = printKept(err, w)
 				}
-				fmt.Fprintf(w.Stdout, "removed %s\n", t.ID)
+				errs = append(errs, err)
 			}
 			if all {
 				for _, dir := range start.RemoveLeft(w, start.IsOver) {
@@ -66,6 +68,7 @@ killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs 
 	at.Add(cmd, w, base.ToRemove)
 	cmd.ValidArgsFunction = base.CompleteEnded(&at.DataDir, w)
 	cmd.Flags().BoolVar(&all, "all", false, "remove every allocation that has ended")
+	cmd.Flags().BoolVar(&sticky, "sticky", false, "also remove the latest sticky data of an allocation's name")
 	return cmd
 }
 
@@ -112,8 +115,31 @@ func ended(w base.Environment, dataDir string) (found []base.Target, err error) 
 	return found, errors.Join(err, l.RemoveLeftovers())
 }
 
-// remove removes an allocation that has ended, with the hooks that it was run with, or one that has never begun.
-func remove(ctx context.Context, t base.Target, w base.Environment) (err error) {
+// remove removes an allocation that has ended, and says so. Errors: interfaces.ErrSticky if it keeps the latest sticky
+// data of its name, which only sticky removes.
+func remove(ctx context.Context, t base.Target, sticky bool, w base.Environment) error {
+	if saved, err := t.Layout.Peek(t.ID); !sticky && err == nil && saved != nil && saved.Terminal {
+		if err := t.Layout.StickyLeft(saved.Alloc); err != nil {
+			return fmt.Errorf("kept %s: %w; '%s' removes it with the data", t.ID, interfaces.ErrSticky,
+				t.Layout.Command("gc", "--sticky", t.ID))
+		}
+	}
+	if err := destroy(ctx, t, w); err != nil {
+		return err
+	}
+	return w.Printf("removed %s\n", t.ID)
+}
+
+// printKept prints that an allocation keeps its sticky data, which is no error where it was not named to be removed.
+func printKept(err error, w base.Environment) error {
+	if errors.Is(err, interfaces.ErrSticky) {
+		return w.Printf("%v\n", err)
+	}
+	return err
+}
+
+// destroy removes an allocation that has ended, with the hooks that it was run with, or one that has never begun.
+func destroy(ctx context.Context, t base.Target, w base.Environment) (err error) {
 	dir, stop := t.Layout.Alloc(t.ID), t.Layout.Command("stop", t.ID)
 	running := fmt.Errorf("allocation %s is running: '%s' stops it", t.ID, stop)
 	c := t.Client()
@@ -125,10 +151,13 @@ func remove(ctx context.Context, t base.Target, w base.Environment) (err error) 
 	case removed: // by another process
 		return nil
 	case errors.Is(err, state.ErrInUse): // one that has ended is still there while a client reads its end
-		if c.Collect(ctx) != nil {
-			return running
+		switch {
+		case c.Collect(ctx) == nil:
+			return nil
+		case state.Ended(t.Layout.State(t.ID)):
+			return fmt.Errorf("allocation %s has just ended, and its taskapi has not exited yet: try again", t.ID)
 		}
-		return nil
+		return running
 	case errors.Is(err, state.ErrDamaged), errors.Is(err, state.ErrNewer), errors.Is(err, state.ErrOlder):
 		return fmt.Errorf("allocation %s may not have ended: %w\nto give it up, stop what still runs with '%s', then remove "+
 			"the directory %s", t.ID, err, stop, dir)

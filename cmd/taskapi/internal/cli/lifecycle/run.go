@@ -519,6 +519,13 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if err != nil {
 		return err
 	}
+	now := r.alloc
+	if lock.Saved() != nil {
+		now = lock.Saved().Alloc
+	}
+	if err := r.layout.TakeSticky(ctx, lock, now); err != nil {
+		return err
+	}
 	if lock.Unused() && !isParent {
 		defer allocrunner.PrepareKeeper(lock.Dir)()
 	}
@@ -528,10 +535,6 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 		}
 		logger.Warn("the settings are not saved: the next run has those of the run before, unless they are given again",
 			"error", err)
-	}
-	now := r.alloc
-	if lock.Saved() != nil {
-		now = lock.Saved().Alloc
 	}
 	p := follow.NewQueuedPrinter(r.environment.Stdout, now, r.options.JSON)
 	p.Colors = r.environment.Colors()

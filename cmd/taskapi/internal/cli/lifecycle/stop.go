@@ -159,7 +159,7 @@ func (s *stopping) runAll(ctx context.Context, all []base.Target, purge bool) er
 	for i, t := range all {
 		err := each[i].run(ctx)
 		if err == nil && purge {
-			err = errors.Join(remove(ctx, t, s.environment), s.environment.Printf("removed %s\n", t.ID))
+			err = printKept(remove(ctx, t, false, s.environment), s.environment)
 		}
 		errs = append(errs, err)
 	}

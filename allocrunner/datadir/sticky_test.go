@@ -1,0 +1,177 @@
+package datadir_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/nomad/api"
+
+	"taskapi/allocrunner/datadir"
+	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
+)
+
+// stickyAlloc returns an allocation of a group with sticky data, which was changed at that time.
+func stickyAlloc(job string, sticky bool, changed int64) *api.Allocation {
+	group := &api.TaskGroup{Name: new("g"), EphemeralDisk: &api.EphemeralDisk{Sticky: &sticky}}
+	return &api.Allocation{ID: uuid.NewString(), Name: job + ".g[0]", Namespace: "default", JobID: job, TaskGroup: "g",
+		ModifyTime: changed, Job: &api.Job{ID: &job, Name: &job, Type: new(api.JobTypeBatch), Region: new("global"),
+			TaskGroups: []*api.TaskGroup{group}}}
+}
+
+// disk is a data directory and its store.
+type disk struct {
+	datadir.Dir
+	store interfaces.Store
+}
+
+func newDisk(t *testing.T) disk {
+	d := datadir.Dir(t.TempDir())
+	must.OK(t, d.Make())
+	return disk{d, d.Store("1.2.3")}
+}
+
+// lock locks an allocation, new or saved, with the state of a store.
+func (d disk) lock(t *testing.T, alloc *api.Allocation, store interfaces.Store) *datadir.Lock {
+	t.Helper()
+	l := must.Get(d.Lock(alloc.ID, store, slog.New(slog.DiscardHandler)))(t)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// end saves that an allocation has ended, with a file of that content in its data.
+func (d disk) end(t *testing.T, alloc *api.Allocation, content string) *datadir.Lock {
+	t.Helper()
+	l := d.lock(t, alloc, d.store)
+	must.OK(t, l.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}))
+	must.OK(t, os.MkdirAll(l.Dir+"/alloc/data", 0o700))
+	if content != "" {
+		must.OK(t, os.WriteFile(l.Dir+"/alloc/data/f", []byte(content), 0o600))
+	}
+	return l
+}
+
+// passed returns the content of the file that was passed to an allocation, empty for none.
+func (d disk) passed(alloc *api.Allocation) string {
+	text, _ := os.ReadFile(filepath.Join(d.Alloc(alloc.ID), ".sticky", "alloc", "f"))
+	return string(text)
+}
+
+func (d disk) take(t *testing.T, l *datadir.Lock, alloc *api.Allocation) error {
+	return d.TakeSticky(t.Context(), l, alloc, d.store, 0)
+}
+
+// TestTakeSticky: an allocation takes the latest sticky data of its name, and of no other one.
+func TestTakeSticky(t *testing.T) {
+	d := newDisk(t)
+	child := stickyAlloc("web/periodic-1", true, 9)
+	child.Job.ParentID = new("web")
+	other := stickyAlloc("web", true, 9)
+	other.Namespace = "other"
+	latest := stickyAlloc("web", true, 3)
+	for content, alloc := range map[string]*api.Allocation{
+		"early": stickyAlloc("web", true, 1), "latest": latest, "": stickyAlloc("web", true, 8),
+		"not sticky": stickyAlloc("web", false, 9), "other job": stickyAlloc("db", true, 9), "child": child,
+		"other namespace": other,
+	} {
+		must.OK(t, d.end(t, alloc, content).Close())
+	}
+	for want, sticky := range map[string]bool{"": false, "latest": true} {
+		alloc := stickyAlloc("web", sticky, 0)
+		must.OK(t, d.take(t, d.lock(t, alloc, d.store), alloc))
+		if got := d.passed(alloc); got != want {
+			t.Errorf("got data %q, want %q", got, want)
+		}
+		if want != "" && alloc.PreviousAllocation != latest.ID {
+			t.Errorf("the previous allocation is %q, want %s", alloc.PreviousAllocation, latest.ID)
+		}
+	}
+}
+
+// failing is a store whose states can't be written.
+type failing struct{ interfaces.Store }
+
+type failingState struct{ interfaces.OwnedState }
+
+var errFull = errors.New("disk full")
+
+func (s failing) Acquire(id string) (interfaces.OwnedState, error) {
+	owned, err := s.Store.Acquire(id)
+	return failingState{owned}, err
+}
+
+func (failingState) Put(interfaces.Saved) error { return errFull }
+
+// TestTakeStickyAgain: data whose move was cut short go to the allocation that was saved, or to the next one; those of
+// a start that failed go to the next one.
+func TestTakeStickyAgain(t *testing.T) {
+	d := newDisk(t)
+	must.OK(t, d.end(t, stickyAlloc("web", true, 1), "data").Close())
+	unsaved := stickyAlloc("web", true, 0)
+	err := d.take(t, d.lock(t, unsaved, failing{d.store}), unsaved)
+	if !errors.Is(err, errFull) || d.passed(unsaved) != "" {
+		t.Fatalf("got %v, and data %q in an allocation that is not saved", err, d.passed(unsaved))
+	}
+	saved := stickyAlloc("web", true, 2) // killed before the data were passed
+	l := d.lock(t, saved, d.store)
+	must.OK(t, errors.Join(l.State().Put(interfaces.Saved{Alloc: saved}), l.Close()))
+	l = d.lock(t, saved, d.store)
+	must.OK(t, d.take(t, l, l.Saved().Alloc))
+	if d.passed(saved) != "data" {
+		t.Fatal("an allocation that is resumed has no data")
+	}
+	must.OK(t, d.take(t, l, l.Saved().Alloc)) // resumed once more, and ended before it has begun
+	must.OK(t, errors.Join(l.State().Put(interfaces.Saved{Alloc: saved, Terminal: true}), l.Close()))
+	next := stickyAlloc("web", true, 0)
+	must.OK(t, d.take(t, d.lock(t, next, d.store), next))
+	if d.passed(next) != "data" {
+		t.Error("after a start that failed, the next allocation has no data")
+	}
+}
+
+// TestTakeStickyWaits for the process of the ended allocation, which is about to exit.
+func TestTakeStickyWaits(t *testing.T) {
+	d := newDisk(t)
+	ending, next := d.end(t, stickyAlloc("web", true, 1), "data"), stickyAlloc("web", true, 0)
+	l := d.lock(t, next, d.store)
+	if err := d.take(t, l, next); !errors.Is(err, interfaces.ErrStateInUse) || d.passed(next) != "" {
+		t.Errorf("from an allocation that another process has: %v", err)
+	}
+	done := make(chan error)
+	go func() { done <- d.TakeSticky(t.Context(), l, next, d.store, time.Minute) }()
+	must.OK(t, ending.Close())
+	must.OK(t, <-done)
+	if d.passed(next) != "data" {
+		t.Error("the next allocation has no data")
+	}
+}
+
+// TestStickyLeft: the latest sticky data of a name are kept, and not those of a child, whose name has no next one.
+func TestStickyLeft(t *testing.T) {
+	d := newDisk(t)
+	child := stickyAlloc("web/periodic-1", true, 1)
+	child.Job.ParentID = new("web")
+	early, latest, runs := stickyAlloc("web", true, 1), stickyAlloc("web", true, 2), stickyAlloc("web", true, 1)
+	for _, alloc := range []*api.Allocation{early, latest, child} {
+		d.end(t, alloc, "data")
+	}
+	check := func(what string, alloc *api.Allocation, want bool) {
+		t.Helper()
+		if err := d.StickyLeft(alloc); errors.Is(err, interfaces.ErrSticky) != want {
+			t.Errorf("%s: %v, want it kept: %v", what, err, want)
+		}
+	}
+	check("early", early, false)
+	check("latest", latest, true)
+	check("child", child, false)
+	l := d.lock(t, runs, d.store)
+	must.OK(t, errors.Join(l.State().Put(interfaces.Saved{Alloc: runs}), os.MkdirAll(l.Dir+"/alloc/data", 0o700)))
+	check("latest, beside one that runs without data", latest, true)
+	must.OK(t, os.WriteFile(l.Dir+"/alloc/data/f", nil, 0o600))
+	check("latest, beside one that runs", latest, false)
+}

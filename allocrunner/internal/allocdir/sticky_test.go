@@ -1,0 +1,138 @@
+package allocdir_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/internal/must"
+)
+
+// stickyTasks are the tasks of both allocations.
+var stickyTasks = []string{"db", "web"}
+
+// stickyPair returns the directory of an allocation that has ended, with a file in each part of its sticky data, and
+// that of the next one, which has not begun.
+func stickyPair(t *testing.T) (old, next string) {
+	t.Helper()
+	old = newAlloc(t)
+	next = filepath.Join(filepath.Dir(old), "next")
+	must.OK(t, os.Mkdir(next, 0o700))
+	for _, task := range append(stickyTasks, "gone") {
+		must.Get(allocdir.BuildTask(old, task, self()))(t)
+	}
+	for _, file := range []string{"alloc/data/d", "alloc/logs/l", "db/local/d", "web/local/w", "web/tmp/t", "gone/local/g",
+		"users.json"} {
+		must.OK(t, os.WriteFile(filepath.Join(old, file), nil, 0o600))
+	}
+	return old, next
+}
+
+// files returns the files below a directory that are no directories.
+func files(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	for path, e := range tree(t, dir) {
+		if e.Mode[0] != 'd' {
+			all = append(all, path)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// moveSticky moves the sticky data as a start does.
+func moveSticky(old, next string) error {
+	if !allocdir.Built(next) {
+		if err := allocdir.Gather(old, stickyTasks); err != nil {
+			return err
+		}
+		if err := allocdir.Pass(old, next); err != nil {
+			return err
+		}
+	}
+	return allocdir.Spread(next, stickyTasks)
+}
+
+// TestStickyDataAfterAKill: a start that is killed before any step leaves the data to one allocation alone, and another
+// start gets all of them, or the ended allocation when it begins again.
+func TestStickyDataAfterAKill(t *testing.T) {
+	left := []string{"alloc/logs/l", "gone/local/g", "web/tmp/t"}
+	moved := []string{"alloc/data/d", "db/local/d", "users.json", "web/local/w"}
+	all := append(slices.Clone(left), moved...)
+	slices.Sort(all)
+	for steps, killed := 0, true; killed; steps++ {
+		old, next := stickyPair(t)
+		restore := allocdir.KillAfter(steps)
+		err := moveSticky(old, next)
+		restore()
+		if killed = errors.Is(err, allocdir.ErrKilled); !killed {
+			must.OK(t, err)
+			if steps != 9 {
+				t.Errorf("%d steps, want one for each of four parts on both sides, and one between", steps)
+			}
+		}
+		switch got := len(files(t, next)); {
+		case got != 0 && got != len(moved):
+			t.Errorf("killed after %d steps, the next allocation has %d parts", steps, got)
+		case got == 0: // the ended allocation has them
+			must.OK(t, allocdir.Spread(old, stickyTasks))
+			if diff := cmp.Diff(all, files(t, old)); diff != "" {
+				t.Errorf("killed after %d steps, it begins again (-want +got):\n%s", steps, diff)
+			}
+		}
+		must.OK(t, moveSticky(old, next))
+		if diff := cmp.Diff(moved, files(t, next)); diff != "" {
+			t.Errorf("killed after %d steps, then moved (-want +got):\n%s", steps, diff)
+		}
+		if diff := cmp.Diff(left, files(t, old)); diff != "" {
+			t.Errorf("killed after %d steps, what is left (-want +got):\n%s", steps, diff)
+		}
+		must.OK(t, allocdir.BuildAlloc(next, allocdir.AnyUser, stickyTasks))
+	}
+}
+
+// TestStickyDataOfOthers: what a task has put in the place of its directory, such as a link to the data of others, is
+// not moved. Owners and modes stay.
+func TestStickyDataOfOthers(t *testing.T) {
+	old, next := stickyPair(t)
+	victim := t.TempDir()
+	must.OK(t, os.WriteFile(victim+"/secret", nil, 0o600))
+	must.OK(t, errors.Join(os.RemoveAll(old+"/web/local"), os.Symlink(victim, old+"/web/local"),
+		os.RemoveAll(old+"/db/local"), os.WriteFile(old+"/db/local", nil, 0o600), os.Chmod(old+"/alloc/data/d", 0o640)))
+	want := stat(t, old+"/alloc/data/d")
+	if os.Geteuid() == 0 {
+		must.OK(t, os.Chown(old+"/alloc/data/d", int(stranger.UID), int(stranger.GID)))
+		want.UID, want.GID = stranger.UID, stranger.GID
+	}
+	must.OK(t, moveSticky(old, next))
+	if diff := cmp.Diff([]string{"alloc/data/d", "users.json"}, files(t, next)); diff != "" {
+		t.Errorf("moved (-want +got):\n%s", diff)
+	}
+	if got := stat(t, next+"/alloc/data/d"); got != want {
+		t.Errorf("the file is %v now, want %v", got, want)
+	}
+	if _, err := os.Lstat(victim + "/secret"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHasSticky: only files in alloc/data and in local directories are sticky data, wherever they are on their way.
+func TestHasSticky(t *testing.T) {
+	for file, want := range map[string]bool{
+		"alloc/data/d": true, "web/local/w": true, ".sticky/web/w": true,
+		"alloc/logs/l": false, "web/tmp/t": false, "users.json": false, ".sticky/users.json": false,
+	} {
+		dir := newAlloc(t)
+		must.Get(allocdir.BuildTask(dir, "web", self()))(t)
+		must.OK(t, os.MkdirAll(dir+"/.sticky/web", 0o700))
+		must.OK(t, os.WriteFile(filepath.Join(dir, file), nil, 0o600))
+		if got := allocdir.HasSticky(dir); got != want {
+			t.Errorf("with %s: %v", file, got)
+		}
+	}
+}
