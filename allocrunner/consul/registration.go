@@ -81,7 +81,7 @@ func newService(in *interfaces.ServiceInstance, owner, namespace, partition stri
 		}
 		made, err := newCheck(in.ID, c, address)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("check %q: %w", c.Name, err))
+			errs = append(errs, fmt.Errorf("check %s: %w", interfaces.Quote(c.Name), err))
 			continue
 		}
 		s.Checks = append(s.Checks, made)

@@ -213,7 +213,7 @@ func (t *round) checks() error {
 			}
 			definition := *c
 			definition.CheckID = "" // the field has another name in this request, and an agent refuses unknown ones
-			err := t.do(fmt.Sprintf("register check %q of service %q", c.Name, s.Name), s.Name,
+			err := t.do(fmt.Sprintf("register check %s of service %q", interfaces.Quote(c.Name), s.Name), s.Name,
 				func(q *capi.QueryOptions) error {
 					return t.agent.CheckRegisterOpts(&capi.AgentCheckRegistration{
 						ID: c.CheckID, Name: c.Name, Notes: c.Notes, ServiceID: id, AgentServiceCheck: definition,

@@ -128,7 +128,8 @@ var allowedImports = map[string][]string{
 		"allocrunner/internal/proctree"},
 	"allocrunner/internal/listeners": {"allocrunner/drivers", "allocrunner/internal/ports"},
 	"allocrunner/internal/notify":    {"allocrunner/drivers"},
-	"allocrunner/internal/health":    {"allocrunner/internal/lifecycle"},
+	"allocrunner/internal/health": {"allocrunner/interfaces", // how a check is named
+		"allocrunner/internal/lifecycle"},
 	"allocrunner/internal/hookmeter": {"allocrunner/interfaces"},
 	"allocrunner/internal/restarts":  {"allocrunner/internal/lifecycle"},
 	"allocrunner/internal/snapshots": {"allocrunner/deployment", "allocrunner/interfaces"},

@@ -86,7 +86,8 @@ func prepare(cfg Config) ([]*check, error) {
 			resolved := service.Check(c)
 			made, err := cfg.resolve(service, resolved, remote{provider, service.ID(cfg.Alloc), n}, shared)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("%w: service %q, check %q: %w", ErrInvalid, service.Name, resolved.Name, err))
+				errs = append(errs, fmt.Errorf("%w: service %q, check %s: %w", ErrInvalid, service.Name,
+					interfaces.Quote(resolved.Name), err))
 			}
 			list = append(list, made)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // Run runs the checks that have begun until ctx ends or Stop is called. When it returns, no check runs and the results
@@ -100,7 +102,7 @@ func (r *Runner) record(ctx context.Context, reg *registration, began time.Time,
 	if restart {
 		r.cfg.Logger.Info("check requests a restart", "service", about.Service, "check", about.Check, "task",
 			about.Task)
-		r.cfg.Restart(about.Task, fmt.Sprintf("healthcheck: check %q unhealthy", about.Check))
+		r.cfg.Restart(about.Task, fmt.Sprintf("healthcheck: check %s unhealthy", interfaces.Quote(about.Check)))
 	}
 }
 

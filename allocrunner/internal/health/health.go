@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/internal/ptr"
 )
@@ -225,7 +226,7 @@ func (p Policy) checkProblem(checks api.AllocCheckStatuses) problem {
 		return problem{}
 	}
 	c := checks[first]
-	return problem{c.Task, first, fmt.Sprintf("check %q of service %q is %s", c.Check, c.Service, c.Status)}
+	return problem{c.Task, first, fmt.Sprintf("check %s of service %q is %s", interfaces.Quote(c.Check), c.Service, c.Status)}
 }
 
 // mustRun reports whether the checks of a task, or of the group for the empty name, must succeed.

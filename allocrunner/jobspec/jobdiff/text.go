@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
+
+	"taskapi/allocrunner/interfaces"
 )
 
 // difference describes in words how two values differ. Numbers, times and switches are always shown, texts only if the
@@ -98,7 +99,7 @@ func keyDifference(a, b reflect.Value) string {
 // quote quotes a text from a job, cut to a bearable length.
 func quote(text string) string {
 	if len(text) > longestName {
-		return strconv.Quote(text[:longestName]) + "..."
+		return interfaces.Quote(text[:longestName]) + "..."
 	}
-	return strconv.Quote(text)
+	return interfaces.Quote(text)
 }

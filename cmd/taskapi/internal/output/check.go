@@ -8,14 +8,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// CheckName returns a check's name for people. Nomad calls a check without a name `service: "web" check`.
-func CheckName(c api.AllocCheckStatus) string {
-	if c.Check == fmt.Sprintf("service: %q check", c.Service) {
-		return c.Service + " check"
-	}
-	return c.Check
-}
-
 // CheckOutput returns a check's output for people. A page for browsers is only described, as "404 Not Found, 469 bytes
 // of text/html".
 func CheckOutput(c api.AllocCheckStatus) string {

@@ -56,7 +56,7 @@ func checksTable(w base.Environment, checks api.AllocCheckStatuses) *output.Tabl
 		if c.Timestamp > 0 {
 			at = output.Date(time.Unix(c.Timestamp, 0))
 		}
-		table.Row(c.Status, output.CheckName(c), c.Service, c.Task, c.Mode, at,
+		table.Row(c.Status, c.Check, c.Service, c.Task, c.Mode, at,
 			base.Clipped(output.CheckOutput(c), maxOutput))
 		table.Paint(0, output.StatusColor(c.Status))
 	}

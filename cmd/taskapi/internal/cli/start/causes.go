@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
 	"taskapi/cmd/taskapi/internal/linewriter"
@@ -72,7 +73,7 @@ func WithCauses(l base.Layout, alloc *api.Allocation, checks api.AllocCheckStatu
 
 // CheckWords says what a check's latest result is.
 func CheckWords(c api.AllocCheckStatus) string {
-	return fmt.Sprintf("the latest result of check %q of service %q is %s: %s", output.CheckName(c), c.Service, c.Status,
+	return fmt.Sprintf("the latest result of check %s of service %q is %s: %s", interfaces.Quote(c.Check), c.Service, c.Status,
 		base.Clipped(linewriter.OneLine(output.CheckOutput(c)), base.MaxLastLine))
 }
 

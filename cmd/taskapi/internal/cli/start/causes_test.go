@@ -28,9 +28,10 @@ func TestCausesOfAnAllocationThatIsNotHealthy(t *testing.T) {
 	checks := api.AllocCheckStatuses{
 		"1": {Check: "well", Service: "s", Status: "success"},
 		"2": {Check: "ready", Service: "s", Status: "failure", Output: "not\nyet\n"},
+		"3": {Check: `service: "s" check`, Service: "s", Status: "pending", Output: "none"},
 	}
 	want := "it is not\ntask \"a\" failed to start: no such program\nthe latest result of check \"ready\" of service " +
-		"\"s\" is failure: not yet"
+		"\"s\" is failure: not yet\nthe latest result of check `service: \"s\" check` of service \"s\" is pending: none"
 	if got := WithCauses((base.Layout{Dir: datadir.Dir(t.TempDir())}), alloc, checks,
 		errors.New("it is not")).Error(); got != want {
 		t.Errorf("%q\nwant %q", got, want)
