@@ -3,6 +3,7 @@ package machine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -55,10 +56,14 @@ func (m *Machine) collectOnce(ctx context.Context, report func(id string, err er
 			return
 		}
 		tried[id] = true
-		if !m.stillEnded(id) {
+		saved, _ := m.Saved(id).(*over)
+		if saved == nil || !m.stillEnded(id) {
 			continue
 		}
-		removed := m.command(ctx, nil, "gc", "--data-dir="+string(m.cfg.Dir), id)
+		removed := saved.Collect(ctx)
+		if errors.Is(removed, interfaces.ErrSticky) { // as it should be
+			continue
+		}
 		if report(id, removed); removed == nil {
 			m.cfg.Logger.Info("removed an ended allocation", "alloc", id, "reason", why)
 		}

@@ -21,7 +21,8 @@ import (
 )
 
 // TestCollects: the agent looks at its interval, and runs 'taskapi gc' for what is to be removed, the oldest
-// first, until the disk has room. What gc refuses is said once, and keeps nothing else. What runs stays.
+// first, until the disk has room. What gc refuses is said once, and keeps nothing else. What runs stays, and what has
+// sticky data, of which nothing is said.
 func TestCollects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newTest(t)
@@ -33,6 +34,7 @@ func TestCollects(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.save(t, idOf(4), "job-4", false)
+		m.end(t, idOf(5), "sticky")
 		left := func() (ids string) {
 			all, err := m.cfg.Dir.IDs()
 			if err != nil {
@@ -46,7 +48,7 @@ func TestCollects(t *testing.T) {
 		var disk atomic.Pointer[func() (*api.HostDiskStats, error)]
 		m.disk = func(string) (*api.HostDiskStats, error) { return (*disk.Load())() }
 		disk.Store(new(func() (*api.HostDiskStats, error) {
-			return &api.HostDiskStats{UsedPercent: float64(50 + 10*len(left()))}, nil
+			return &api.HostDiskStats{UsedPercent: float64(40 + 10*len(left()))}, nil
 		}))
 		log := make(told, 100)
 		m.cfg.Logger = slog.New(log)
@@ -69,12 +71,12 @@ func TestCollects(t *testing.T) {
 				t.Errorf("%s are left, want %s", got, want)
 			}
 		}
-		pass(time.Minute-1, "01234")
-		pass(1, "034")
+		pass(time.Minute-1, "012345")
+		pass(1, "0345")
 		disk.Store(new(func() (*api.HostDiskStats, error) { return &api.HostDiskStats{UsedPercent: 90}, nil }))
-		pass(5*time.Minute, "04")
+		pass(5*time.Minute, "045")
 		disk.Store(new(func() (*api.HostDiskStats, error) { return nil, errors.New("no such disk") }))
-		pass(5*time.Minute, "04")
+		pass(5*time.Minute, "045")
 		var said []string
 		for len(log) > 0 {
 			said = append(said, <-log)

@@ -41,7 +41,7 @@ func newTest(t *testing.T) *Machine {
 // end saves an allocation that has ended.
 func (m *Machine) end(t *testing.T, id, job string) { m.save(t, id, job, true) }
 
-// save saves an allocation that has ended, or has no process and has not ended.
+// save saves an allocation that has ended, or has no process and has not ended. That of the job "sticky" has sticky data.
 func (m *Machine) save(t *testing.T, id, job string, ended bool) {
 	t.Helper()
 	status := api.AllocClientStatusRunning
@@ -56,6 +56,12 @@ func (m *Machine) save(t *testing.T, id, job string, ended bool) {
 		t.Fatal(err)
 	}
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}
+	if job == "sticky" {
+		group.EphemeralDisk = &api.EphemeralDisk{Sticky: new(true)}
+		if err := os.MkdirAll(filepath.Join(m.cfg.Dir.Alloc(id), "alloc", "data", "of a task"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	state := &api.TaskState{State: "dead"}
 	for range 10 {
 		state.Events = append(state.Events, &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"})
