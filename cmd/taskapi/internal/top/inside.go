@@ -225,7 +225,7 @@ func (s *inside) summary() string {
 	case s.presence == ended:
 		return s.paint(faintStyle, " The allocation has ended: this is the last that was seen of it.")
 	}
-	return s.summaryOf(s.figures(), s.watch, s.ports(""))
+	return s.summaryOf(s.figures(), s.watch, s.ports("", nil))
 }
 
 // draw returns the rows of the screen between its title and its last line.

@@ -119,7 +119,7 @@ func (l *list) listColumns() []column[row] {
 			return plainCell(age(l.now.Sub(time.Unix(0, r.alloc.CreateTime))))
 		}},
 		{head: "ID", rank: 8, cell: func(r row) cell { return cell{output.ShortID(r.ID), faintStyle} }},
-		{head: "PORTS", cell: func(r row) cell { return plainCell(clean.Text(r.ports(""))) }},
+		{head: "PORTS", cell: func(r row) cell { return plainCell(clean.Text(r.ports("", nil))) }},
 	}
 	columns = withoutBars(l.Model, columns)
 	if slices.ContainsFunc(l.watches, func(w *watch) bool { return w.Dir != "" }) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/internal/must"
@@ -265,5 +266,47 @@ func TestLimits(t *testing.T) {
 		{Type: api.TaskStarted, Details: map[string]string{"unlimited": "no cgroup"}}}
 	if got := shown(100); got != "" {
 		t.Errorf("with a limit that nothing enforces: %q", got)
+	}
+}
+
+// TestPortsAndChecksBesideTheirTasks: a port and a check are shown beside the task that they belong to, also in a group
+// of several main tasks, and beside none if several may have them.
+func TestPortsAndChecksBesideTheirTasks(t *testing.T) {
+	alloc := allocationOf("shop", 0, time.Hour, 3)
+	group := groupOf(alloc)
+	network, shared := &api.NetworkResource{}, &api.AllocatedResources{}
+	for i, label := range []string{"env", "con-fig", "listed", "service", "check", "shared", "unused", "env_2"} {
+		network.DynamicPorts = append(network.DynamicPorts, api.Port{Label: label})
+		shared.Shared.Ports = append(shared.Shared.Ports, api.PortMapping{Label: label, Value: i})
+	}
+	group.Networks, alloc.AllocatedResources = []*api.NetworkResource{network}, shared
+	group.Services = []*api.Service{{Name: "a", PortLabel: "service", TaskName: "task-1"},
+		{Name: "b", PortLabel: "check"}, {Name: "c", PortLabel: "con-fig"}, {Name: "d", PortLabel: "unused"},
+		{Name: "portless", TaskName: "task-0"}, {Name: "f"}}
+	use := "${NOMAD_ADDR_shared}"
+	group.Tasks[0].Env = map[string]string{"ADDRESS": ":${NOMAD_PORT_env}", "OTHER": use}
+	group.Tasks[1].Config = map[string]any{"command": "x", "args": []any{"$NOMAD_HOST_PORT_con_fig", use,
+		"$NOMAD_IP_check"}}
+	group.Tasks[2].Config = map[string]any{"ports": []any{"listed"}}
+	group.Tasks[2].Services = []*api.Service{{Name: "e", PortLabel: "env_2"}}
+	w := &watch{presence: running, alloc: alloc, checks: api.AllocCheckStatuses{
+		"1": {Check: "own", Service: "a", Task: "task-0", Status: "success"},
+		"2": {Check: "of b", Service: "b", Status: "failure"},
+		"3": {Check: "of c", Service: "c", Status: "success"}, "4": {Check: "of d", Service: "d", Status: "success"},
+		"5": {Check: "of a", Service: "a", Status: "success"}, "6": {Check: "of f", Service: "f", Status: "success"}}}
+	m := &Model{}
+	var got []string
+	for _, of := range m.tasksOf(w) {
+		got = append(got, fmt.Sprintf("%s: %s; %d/%d", of.name, of.ports, of.passing, of.checks))
+	}
+	want := []string{"task-0: env 0; 1/1", "task-1: con-fig 1, service 3, check 4; 2/3", "task-2: listed 2, env_2 7; 0/0"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if lines := m.checkLines(w, "task-1"); len(lines) != 3 || !strings.Contains(lines[0], "of b") {
+		t.Errorf("checks of task-1: %q", lines)
+	}
+	if lines := m.checkLines(w, ""); len(lines) != 6 {
+		t.Errorf("all checks: %q", lines)
 	}
 }

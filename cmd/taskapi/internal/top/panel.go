@@ -183,8 +183,9 @@ func (m *Model) clock24(t time.Time) string {
 // checkLines returns the results of the checks of a task, or of all for an empty name, those that fail first.
 func (m *Model) checkLines(w *watch, task string) []string {
 	results := make([]api.AllocCheckStatus, 0, len(w.checks))
+	owners := portOwners(w.alloc)
 	for _, c := range w.checks {
-		if task == "" || cmp.Or(c.Task, onlyMain(w.alloc)) == task {
+		if task == "" || checkOwner(w.alloc, owners, c) == task {
 			results = append(results, c)
 		}
 	}

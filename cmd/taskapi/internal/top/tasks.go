@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -51,9 +52,9 @@ func (m *Model) tasksOf(w *watch) []task {
 		return nil
 	}
 	passing, checks := map[string]int{}, map[string]int{} // by task
-	only := onlyMain(w.alloc)
+	owners := portOwners(w.alloc)
 	for _, c := range w.checks {
-		of := cmp.Or(c.Task, only)
+		of := checkOwner(w.alloc, owners, c)
 		checks[of]++
 		if c.Status == passingStatus {
 			passing[of]++
@@ -63,7 +64,7 @@ func (m *Model) tasksOf(w *watch) []task {
 	tasks := make([]task, 0, len(names))
 	for place, name := range names {
 		t := task{name: name, place: place, state: "pending", passing: passing[name], checks: checks[name], cpu: -1,
-			ports: w.ports(name)}
+			ports: w.ports(name, owners)}
 		if spec := specOf(w.alloc, name); spec != nil {
 			t.main, t.command = spec.Lifecycle == nil, commandOf(spec)
 		}
@@ -158,6 +159,65 @@ func specOf(alloc *api.Allocation, name string) *api.Task {
 		}
 	}
 	return nil
+}
+
+// portOwners returns the tasks beside which the group's ports are shown, by label: the task that the port's service
+// names, or the only one whose environment or driver configuration uses the port, or onlyMain.
+func portOwners(alloc *api.Allocation) map[string]string {
+	group := groupOf(alloc)
+	owners, users := map[string]string{}, map[string][]string{} // users by label, or by the name in the environment
+	for _, t := range group.Tasks {
+		used := portVariable.FindAllStringSubmatch(fmt.Sprint(t.Env, t.Config), -1)
+		if labels, ok := t.Config["ports"].([]any); ok {
+			for _, label := range labels {
+				used = append(used, []string{"", envName(fmt.Sprint(label))})
+			}
+		}
+		for _, match := range used {
+			if port := match[1]; !slices.Contains(users[port], t.Name) {
+				users[port] = append(users[port], t.Name)
+			}
+		}
+	}
+	for _, n := range group.Networks {
+		for _, p := range slices.Concat(n.DynamicPorts, n.ReservedPorts) {
+			owners[p.Label] = onlyMain(alloc)
+			if by := users[envName(p.Label)]; len(by) == 1 {
+				owners[p.Label] = by[0]
+			}
+		}
+	}
+	for _, s := range group.Services {
+		if s.TaskName != "" {
+			owners[s.PortLabel] = s.TaskName
+		}
+	}
+	for _, t := range group.Tasks {
+		for _, s := range t.Services {
+			owners[s.PortLabel] = t.Name
+		}
+	}
+	delete(owners, "") // of services without a port
+	return owners
+}
+
+// portVariable matches a task's variables about a port. Its only group is the label.
+var portVariable = regexp.MustCompile(`NOMAD_(?:HOST_)?(?:ADDR|IP|PORT)_(\w+)`)
+
+// envName returns the label of a port as it stands in the names of variables.
+func envName(label string) string { return notInEnv.ReplaceAllString(label, "_") }
+
+var notInEnv = regexp.MustCompile(`\W`)
+
+// checkOwner returns the task beside which a check is shown: its own, or that of its service's port, or onlyMain.
+func checkOwner(alloc *api.Allocation, owners map[string]string, c api.AllocCheckStatus) string {
+	of := c.Task
+	for _, s := range groupOf(alloc).Services {
+		if s.Name == c.Service {
+			of = cmp.Or(of, s.TaskName, owners[s.PortLabel])
+		}
+	}
+	return cmp.Or(of, onlyMain(alloc))
 }
 
 // onlyMain returns the main task of a group that has only one: what belongs to the group, its ports and checks, is

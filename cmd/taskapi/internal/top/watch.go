@@ -1,7 +1,6 @@
 package top
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -213,24 +212,14 @@ func stateMark(state string) (string, style) {
 	return state, plainStyle
 }
 
-// ports returns the ports of the allocation, or those that services of a task have; see onlyMain.
-func (w *watch) ports(task string) string {
+// ports returns the ports of the allocation, or those of a task, by portOwners.
+func (w *watch) ports(task string, owners map[string]string) string {
 	if w.alloc == nil || w.alloc.AllocatedResources == nil {
 		return ""
 	}
-	owner := map[string]string{} // of ports, by their labels
-	group := groupOf(w.alloc)
-	for _, s := range group.Services {
-		owner[s.PortLabel] = s.TaskName
-	}
-	for _, t := range group.Tasks {
-		for _, s := range t.Services {
-			owner[s.PortLabel] = t.Name
-		}
-	}
 	var all []string
 	for _, p := range w.alloc.AllocatedResources.Shared.Ports {
-		if task == "" || task == cmp.Or(owner[p.Label], onlyMain(w.alloc)) {
+		if task == "" || task == owners[p.Label] {
 			all = append(all, fmt.Sprintf("%s %d", p.Label, p.Value))
 		}
 	}
