@@ -85,6 +85,8 @@ type Record struct {
 	Status int `json:"status,omitempty"`
 	// Why the request was denied, such as `expired`; `fault` when a test had it fail.
 	Reason string `json:"reason,omitempty"`
+	// The capability that the caller lacked, or several of which one would do.
+	Capability string `json:"capability,omitempty"`
 	// How many earlier refusals of the same caller and token for the same reason have no line, because there were too
 	// many.
 	Suppressed uint64 `json:"suppressed,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -520,9 +521,10 @@ func TestNoTokenIsWrittenAnywhere(t *testing.T) {
 			if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
 				said.WriteString(denial.Error() + apierror.OfDenial(denial.Reason).Words())
 			}
+			w.refusals.Lacked(web, r.Method, r.Method, r.URL.EscapedPath(), auth.All)
 		}
 	}
-	everything := said.String() + w.log.String() + w.audit.String()
+	everything := said.String() + w.log.String() + w.audit.String() + fmt.Sprint(w.refusals.All())
 	for _, token := range tokens {
 		for part := range strings.SplitSeq(token, ".") {
 			for i := 0; i+24 <= len(part); i++ {

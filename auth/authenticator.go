@@ -50,8 +50,9 @@ type Config struct {
 	// The token is then checked as if the client had sent it. Nil for no secrets.
 	OperatorSecret func(secret string) (token string, known bool)
 
-	Auditor Auditor // gets the refusals of Authenticate; nil for none
-	Limits  Limits  // of failed look-ups; zero fields have the defaults
+	Auditor  Auditor   // gets the refusals of Authenticate; nil for none
+	Refusals *Refusals // remembers these, too; nil for none
+	Limits   Limits    // of failed look-ups; zero fields have the defaults
 
 	// Now returns the time for tokens and limits; nil: time.Now. Tests move it.
 	Now func() time.Time

@@ -94,7 +94,11 @@ func (s CapabilitySet) List() []Capability {
 }
 
 // String returns the names, joined by commas.
-func (s CapabilitySet) String() string {
-	names := slice.Map(s.List(), Capability.String)
-	return strings.Join(names, ", ")
+func (s CapabilitySet) String() string { return s.joined(", ") }
+
+// AnyOf returns the names for a request that needs one of the capabilities.
+func (s CapabilitySet) AnyOf() string { return s.joined(" or ") }
+
+func (s CapabilitySet) joined(by string) string {
+	return strings.Join(slice.Map(s.List(), Capability.String), by)
 }

@@ -10,6 +10,11 @@ import (
 type Denial struct {
 	Reason     Reason
 	RetryAfter time.Duration // for 429: how long to wait, from the moment when the Denial was returned; otherwise zero
+
+	// Needs are the capabilities of which the caller lacks each one, if the answer may name them.
+	Needs CapabilitySet
+	// Astray means that the token is good, and that of an operator on another socket. The answer may say so.
+	Astray bool
 }
 
 // denials holds a Denial for every reason, so that a refusal allocates none.
@@ -26,6 +31,7 @@ func (d *Denial) Error() string { return d.Reason.String() }
 // refuse counts, audits and logs a refusal, delays it if the caller is over a limit, and returns it.
 func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdict) *Denial {
 	a.counters.refused[v.why].Add(1)
+	a.config.Refusals.add(owner, Refusal{Reason: v.why.String()})
 	if a.config.Auditor != nil {
 		record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, v.from, v.why.Status())
 		record.Outcome, record.Reason = Denied, v.why.String()
@@ -43,6 +49,8 @@ func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdic
 	switch {
 	case v.limited():
 		return &Denial{Reason: v.why, RetryAfter: a.limits.lookups.Peek(a.config.Now(), callerOf(owner, peer)).RetryAfter}
+	case v.from.Operator() && (v.why == WrongSocket || v.why == UnknownAllocation && !v.from.MaySee(owner.AllocationID)):
+		return &Denial{Reason: v.why, Astray: true}
 	case v.why == RequestLimited:
 		return &Denial{Reason: v.why, RetryAfter: a.limits.requests.Peek(a.config.Now(), owner.anyUser()).RetryAfter}
 	}

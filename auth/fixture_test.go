@@ -91,6 +91,7 @@ type fixture struct {
 	log           *lockedBuffer
 	audit         *lockedBuffer
 	auditLog      *auth.AuditLog
+	refusals      *auth.Refusals
 }
 
 func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
@@ -100,13 +101,14 @@ func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
 	must.OK(tb, err)
 	w := &fixture{
 		tb: tb, ring: ring, verifier: &countingVerifier{Verifier: verifier}, allocs: new(allocations),
-		log: new(lockedBuffer), audit: new(lockedBuffer),
+		log: new(lockedBuffer), audit: new(lockedBuffer), refusals: new(auth.Refusals),
 	}
 	w.allocs.set(allocID, auth.Live)
 	w.auditLog = newAuditLog(tb, auth.AuditConfig{}, w.audit)
 	config := auth.Config{
 		Verifier: w.verifier, Allocations: w.allocs, Keys: []identity.KeySource{ring}, Limits: unfelt,
 		Logger: slog.New(slog.NewTextHandler(w.log, nil)), Auditor: w.auditLog,
+		Refusals: w.refusals,
 	}
 	for _, f := range change {
 		f(&config)

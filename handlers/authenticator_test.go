@@ -116,7 +116,7 @@ func TestEveryRouteIsAuthenticated(t *testing.T) {
 		}), 403, "Forbidden"},
 		"another task":       {sign(func(c *identity.Claims) { c.Task = "init" }), 403, "Forbidden"},
 		"another allocation": {sign(func(c *identity.Claims) { c.AllocationID = otherID }), 403, "Forbidden"},
-		"the operator":       {asOperator, 403, "Forbidden"},
+		"the operator":       {asOperator, 403, "Forbidden: this operator's token is for another socket"},
 
 		"a task on the operator's socket": {task, 403, "Forbidden"},
 

@@ -80,7 +80,7 @@ var opens = map[string][]string{
 		"DELETE /v1/service/{name}/{id}",
 		"GET /v1/acl/token/self", "GET /v1/acl/token/{name}", "GET /v1/acl/tokens", "GET /v1/metrics",
 		"GET /v1/operator/scheduler/configuration", "GET /v1/operator/upgrade-check/vault-workload-identity",
-		"GET /v1/operator/license",
+		"GET /v1/operator/license", "GET /v1/client/allocation/{alloc}/refusals",
 		"PUT /v1/deployment/fail/{deployment}", "PUT /v1/deployment/promote/{deployment}",
 		"PUT /v1/deployment/allocation-health/{deployment}",
 	},

@@ -166,9 +166,6 @@ func Needs(method, path string) (anyOf auth.CapabilitySet, ok bool) {
 }
 
 func newAPI(config Config, router *route.Router, rows []route.Route) *API {
-	if config.Lacking == nil {
-		config.Lacking = func(string, string) {}
-	}
 	if config.Answered == nil {
 		config.Answered = func(auth.Owner, uint64) {}
 	}
@@ -187,7 +184,9 @@ func table(c Config) []route.Route {
 	nodes.KeyID, nodes.ForgetEvaluations = keyID, evaluations.Forget
 	nodes.Changed = func(current *api.Allocation, n *wire.Node) { c.Events.AnnounceNode(c.Allocs, current, n) }
 	return slices.Concat(
-		allocations.Routes(allocations.Config{Evaluations: evaluations, KeyID: keyID, Fleet: c.Fleet}),
+		allocations.Routes(allocations.Config{
+			Evaluations: evaluations, KeyID: keyID, Fleet: c.Fleet, Refusals: c.Refusals,
+		}),
 		jobs.Routes(jobs.Config{Registrar: c.Jobs, History: c.History, Parser: c.Parser, Evaluations: evaluations}),
 		files.Routes(c.Logger),
 		exec.Routes(),

@@ -282,9 +282,14 @@ func TestAudit(t *testing.T) {
 			Method: method, Path: path, Outcome: outcome, Status: status, Reason: reason,
 		}
 	}
+	lacking := func(method, path, capability string) auth.Record {
+		r := record(method, path, auth.Denied, 403, auth.MissingCapability.String())
+		r.Capability = capability
+		return r
+	}
 	want := []auth.Record{
-		record("GET", "/v1/allocations", auth.Denied, 403, auth.MissingCapability.String()),
-		record("PUT", restartPath, auth.Denied, 403, auth.MissingCapability.String()),
+		lacking("GET", "/v1/allocations", "read-job"),
+		lacking("PUT", restartPath, "alloc-lifecycle"),
 		record("PUT", restartPath, auth.Done, 200, ""),
 		record("PUT", restartPath, auth.Failed, 400, ""),
 	}

@@ -431,6 +431,7 @@ var allowedImports = map[string][]string{
 		"allocrunner",
 		"allocrunner/interfaces",
 		"allocrunner/jobspec/review",
+		"auth",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/follow",
@@ -550,6 +551,7 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec",
 		"allocrunner/jobspec/bounded",
 		"allocrunner/jobspec/review",
+		"auth",
 		"cmd/taskapi/internal/agent",
 		"cmd/taskapi/internal/cli/base",
 		"cmd/taskapi/internal/cli/follow",
@@ -626,7 +628,7 @@ var allowedImports = map[string][]string{
 		"socket",
 	},
 	"cmd/taskapi/internal/client": {"allocrunner/datadir", "allocrunner/interfaces", "allocrunner/state",
-		"identity/workload", "socket"},
+		"auth", "identity/workload", "socket"},
 	// The gateway joins the door and the API of a cluster's agent, as agent joins the door and an allocation.
 	"cmd/taskapi/internal/gateway": {
 		"auth",

@@ -22,6 +22,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/internal/must"
+	"taskapi/socket"
 )
 
 // uiJob is a shop. Its tasks try to get into the page by what they write, and one counts signals. The articles come
@@ -536,6 +537,9 @@ job "<u>alert(1)" {
   group "g'\"><img src=x onerror=alert(2)>" {
     task "t'\"><img src=x onerror=alert(3)>&task=%3Cb%3E #?;" {
       driver = "raw_exec"
+      identity {
+        file = true
+      }
       config {
         command = "/bin/sh"
         args    = ["-c", "echo run >> local/runs; echo started; exec sleep 1000"]
@@ -552,7 +556,19 @@ func TestUIHostileNames(t *testing.T) {
 	p := startUI(t, r)
 	p.get(p.link())
 	r.eventually("running", func() bool { return p.shows("/alloc/"+testAllocID, "/restart?task=") })
+	sockets, err := filepath.Glob(r.allocDir("t*", "secrets", "api.sock"))
+	if err != nil || len(sockets) != 1 {
+		t.Fatal(sockets, err)
+	}
+	token := must.Read(t, filepath.Join(filepath.Dir(sockets[0]), "nomad_token"))
+	c := must.Get(socket.Dial(t.Context(), sockets[0]))(t)
+	fmt.Fprintf(c, "GET /v1/node/'%%22%%3E%%3Cimg%%3E HTTP/1.0\r\nX-Nomad-Token: %s\r\n\r\n", token)
+	must.Get(io.ReadAll(c))(t)
+	c.Close()
 	text := p.get("/alloc/" + testAllocID)
+	if !strings.Contains(text, "GET /v1/node/&#39;%22%3E%3Cimg%3E needs node:read") {
+		t.Errorf("the page does not say what was refused:\n%s", text)
+	}
 	for _, page := range []string{p.get("/"), text} {
 		if strings.Contains(page, "<img") || strings.Contains(page, "<u>alert") || strings.Contains(page, `'">`) {
 			t.Errorf("a name is more than text:\n%s", page)

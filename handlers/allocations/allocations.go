@@ -22,8 +22,9 @@ import (
 // Config has what the routes of allocations need.
 type Config struct {
 	Evaluations *evaluations.Store
-	KeyID       func() string // of the key that signs new identities, shown in the allocation
-	Fleet       Fleet         // what the operator's list has; nil for the caller's allocation alone
+	KeyID       func() string  // of the key that signs new identities, shown in the allocation
+	Fleet       Fleet          // what the operator's list has; nil for the caller's allocation alone
+	Refusals    *auth.Refusals // on the sockets of the allocation's tasks; nil for none
 }
 
 // Fleet has the allocations of all machines that share a store, of this machine, too.
@@ -57,6 +58,8 @@ func Routes(c Config) []route.Route {
 			"Returns the latest results of an allocation's checks."),
 		route.Read(client+"/stats", auth.ReadJob, route.OnAlloc(onClient, h.stats),
 			"Returns the CPU and memory use of the tasks and their processes; task=NAME for one."),
+		route.Read(client+"/refusals", auth.OperatorOnly, route.OnAlloc(onClient, h.refusals),
+			"Returns which requests of each task were refused, and why: the latest of each kind."),
 		route.Write(client+"/restart", auth.AllocLifecycle, route.OnAlloc(onClient, restart),
 			"Restarts one task, all tasks, or all that run."),
 		route.Write(client+"/signal", auth.AllocLifecycle, route.OnAlloc(onClient, signal),
@@ -151,4 +154,10 @@ func (h *handlers) results(_ context.Context, r *route.Request, alloc Checker) (
 	key := route.CacheKey{Alloc: r.Param("alloc"), Version: version}
 	encoded, err := h.checks.Get(key, func() any { return wire.ChecksOf(results) })
 	return route.Answer{Body: encoded}, err
+}
+
+// refusals answers GET /v1/client/allocation/:id/refusals, which Nomad does not have. No task reads them: some tell why
+// a token is not valid.
+func (h *handlers) refusals(context.Context, *route.Request, route.Alloc) (route.Answer, error) {
+	return route.Respond(h.Refusals.All())
 }

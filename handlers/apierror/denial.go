@@ -40,7 +40,14 @@ func WriteDenial(w http.ResponseWriter, denial *auth.Denial) int {
 	case http.StatusTooManyRequests:
 		h.Set("Retry-After", RetryAfter(denial.RetryAfter))
 	}
+	words := kind.Words()
+	switch { // Nomad's words come first: clients look for them
+	case denial.Needs != 0:
+		words += ": needs " + denial.Needs.AnyOf()
+	case denial.Astray:
+		words += ": this operator's token is for another socket"
+	}
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(kind.Words())) // a client that does not read a refusal loses nothing
+	_, _ = w.Write([]byte(words)) // a client that does not read a refusal loses nothing
 	return status
 }

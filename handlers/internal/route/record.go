@@ -1,8 +1,6 @@
 package route
 
 import (
-	"strings"
-
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/transport"
@@ -33,30 +31,37 @@ func (s *socket) begin(r *Request) error {
 	return nil
 }
 
-// record records the result of a request; reason is the authenticator's when it refused.
-func (s *socket) record(r *Request, status int, reason auth.Reason) {
+// record records the result of a request that was let in.
+func (s *socket) record(r *Request, status int) {
 	if s.config.Auditor == nil {
 		return
 	}
 	r.recorded = true
-	record := s.recordOf(r, status)
-	if reason != auth.NotRefused {
-		record.Outcome, record.Reason = auth.Denied, reason.String()
-	}
-	s.config.Auditor.Audit(record)
+	s.config.Auditor.Audit(s.recordOf(r, status))
 }
 
-// recordLacking records a request whose caller lacks the capability that its route needs.
-func (s *socket) recordLacking(r *Request, denial *auth.Denial) {
-	s.record(r, denial.Reason.Status(), denial.Reason)
-	s.config.Lacking(r.matched.AnyOf.String(), strings.TrimPrefix(r.URL.EscapedPath(), "/v1/var/"))
+// lacking records a request whose caller lacks each of the capabilities, and returns the Denial. It names the
+// capabilities to a process of the operator's that is not the task's: a task reads Nomad's words alone.
+func (s *socket) lacking(r *Request, anyOf auth.CapabilitySet) *auth.Denial {
+	denial := &auth.Denial{Reason: auth.MissingCapability}
+	if !s.owner.AnyUser && r.conn.Peer.UID != s.owner.UID {
+		denial.Needs = anyOf
+	}
+	s.config.Refusals.Lacked(s.owner, r.Method, r.matched.Pattern, r.URL.EscapedPath(), anyOf)
+	if s.config.Auditor != nil {
+		r.recorded = true
+		record := s.recordOf(r, denial.Reason.Status())
+		record.Outcome, record.Reason, record.Capability = auth.Denied, denial.Reason.String(), anyOf.AnyOf()
+		s.config.Auditor.Audit(record)
+	}
+	return denial
 }
 
 // recordRead records a request of a known caller that changes nothing, if such requests are recorded. It does so before
 // the client has the answer, and for a stream when it begins.
 func (s *socket) recordRead(r *Request, status int) {
 	if s.config.AuditReads && r.Principal != nil && (r.matched == nil || !r.matched.mutates()) {
-		s.record(r, status, auth.NotRefused)
+		s.record(r, status)
 	}
 }
 

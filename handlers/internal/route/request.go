@@ -67,11 +67,7 @@ func (r *Request) recheck() error {
 }
 
 // Lacking records that the caller lacks the right to its request, and returns the *auth.Denial.
-func (r *Request) Lacking() error {
-	denial := &auth.Denial{Reason: auth.MissingCapability}
-	r.socket.recordLacking(r, denial)
-	return denial
-}
+func (r *Request) Lacking() error { return r.socket.lacking(r, r.matched.AnyOf) }
 
 // Peer returns the process that has sent the request.
 func (r *Request) Peer() auth.Peer { return r.conn.Peer }
@@ -91,12 +87,10 @@ func (r *Request) Answered(index uint64) { r.socket.config.Answered(r.socket.own
 // Need returns a *auth.Denial, which it records, for a caller without the capability. It is for checks that depend on
 // more than the route.
 func (r *Request) Need(c auth.Capability) error {
-	denial := r.socket.config.Authenticator.Authorize(r.Principal, auth.CapabilitySet(c))
-	if denial == nil {
+	if r.socket.config.Authenticator.Authorize(r.Principal, auth.CapabilitySet(c)) == nil {
 		return nil
 	}
-	r.socket.record(r, denial.Reason.Status(), denial.Reason)
-	return denial
+	return r.socket.lacking(r, auth.CapabilitySet(c))
 }
 
 // parseQuery reads the query. A pair that can't be parsed is an error, since the query would mean something else

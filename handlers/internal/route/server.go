@@ -60,9 +60,9 @@ type Config struct {
 	// Limits bound the streams and the waiting queries of a task's socket; the zero value is limitset.Default.
 	Limits limitset.Set
 
-	// Lacking is called for each request whose caller is known but lacks the capability, with that capability and the
-	// variable or path of the request. Nil for nobody.
-	Lacking func(capability, object string)
+	// Refusals remembers the requests of tasks whose caller is known but lacks the capability. The authenticator adds its
+	// refusals itself. Nil for none.
+	Refusals *auth.Refusals
 
 	// Answered is called after each answer but errors, streams and upgrades, with the index of the allocation in it, 0
 	// for none; nil for nobody.

@@ -92,9 +92,8 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 	route := &s.router.rows[row]
 	req.matched, req.handle = route, s.handlers[row]
 
-	if denial := s.config.Authenticator.Authorize(principal, route.AnyOf); denial != nil {
-		apierror.WriteDenial(w, denial)
-		s.recordLacking(req, denial)
+	if s.config.Authenticator.Authorize(principal, route.AnyOf) != nil {
+		apierror.WriteDenial(w, s.lacking(req, route.AnyOf))
 		return
 	}
 	if route.maxBody > 0 {
@@ -124,7 +123,7 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 	conn.LeaveBody(w, r)
 	status := s.answer(ctx, req, result, err)
 	if route.mutates() && !req.recorded && !Denied(err) { // the authenticator has recorded what it denied
-		s.record(req, status, auth.NotRefused)
+		s.record(req, status)
 	}
 }
 
@@ -142,7 +141,7 @@ func (s *socket) answer(ctx context.Context, r *Request, result Answer, err erro
 	s.Sent(result.Body.size())
 	s.recordRead(r, status)
 	if result.read = !r.matched.mutates(); !result.read {
-		s.record(r, status, auth.NotRefused)
+		s.record(r, status)
 	}
 	if result.read && s.repeatable(r, result, status) {
 		r.conn.Remember()

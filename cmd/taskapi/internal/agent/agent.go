@@ -24,6 +24,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/jobspec/jobdiff"
+	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers"
 	"taskapi/identity"
@@ -117,10 +118,10 @@ type Config struct {
 	Next    *api.Allocation         // stop the allocation, and run this one in its place
 	Changes []jobdiff.Change        // of the job since the allocation last ran
 
-	Tied       bool                            // see interfaces.Config
-	Foreground *interfaces.Foreground          // a task with this program's standard files; nil for none
-	Lacking    func(capability, object string) // see handlers.Config; nil for nobody
-	Faults     string                          // file of requests that fail, for tests of clients; empty for none
+	Tied       bool                   // see interfaces.Config
+	Foreground *interfaces.Foreground // a task with this program's standard files; nil for none
+	Refusals   *auth.Refusals         // remembers what the tasks are refused; nil for none
+	Faults     string                 // file of requests that fail, for tests of clients; empty for none
 
 	Submission *api.JobSubmission // the text of the job, or of Next's if there is one
 

@@ -37,11 +37,12 @@ func (s *wiring) newAuthenticator(alloc *api.Allocation, auditor auth.Auditor) (
 			Region: *alloc.Job.Region, Namespace: alloc.Namespace, JobID: interfaces.IdentityJobID(alloc),
 			TaskGroup: alloc.TaskGroup, Life: s.life,
 		}, s.runner.Terminal},
-		Logger:  s.logger,
-		Policy:  s.policy,
-		Limits:  auth.Limits{Set: s.limits},
-		Keys:    keys,
-		Auditor: auditor,
+		Logger:   s.logger,
+		Policy:   s.policy,
+		Limits:   auth.Limits{Set: s.limits},
+		Keys:     keys,
+		Auditor:  auditor,
+		Refusals: s.cfg.Refusals,
 		OperatorSecret: func(secret string) (token string, known bool) {
 			token, err := opaque.Token(s.cfg.Dir.OperatorSecrets(s.cfg.ID), secret)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +90,7 @@ func (s *wiring) openAPI(alloc *api.Allocation) (err error) {
 			Auditor:       auditor,
 			AuditReads:    s.cfg.Settings.AuditReads,
 			Answered:      s.audience.answered,
-			Lacking:       s.cfg.Lacking,
+			Refusals:      s.cfg.Refusals,
 		},
 		Node: handlers.Node{
 			Agent:   s.nodeAgent(alloc),

@@ -20,8 +20,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/auth"
 	"taskapi/identity/workload"
 	"taskapi/internal/proc"
+	"taskapi/internal/slice"
 	"taskapi/socket"
 )
 
@@ -29,7 +31,7 @@ import (
 const (
 	// answerTimeout bounds a request to a taskapi, which answers from memory, or writes a few pages to the disk.
 	answerTimeout = 10 * time.Second
-	// changeWait is how long a taskapi waits for a change before it answers. Any value would do.
+	// changeWait is how long a taskapi waits for a change before it answers; see Client.ChangeWait.
 	changeWait = time.Minute
 	// refusedTimeout is how long a refused request is repeated: a taskapi whose allocation has ended refuses every
 	// token and exits soon.
@@ -63,6 +65,8 @@ func Refused(err error) bool {
 
 // Client talks to the taskapi that runs one allocation. Close it after use.
 type Client struct {
+	ChangeWait time.Duration // how long Changed waits for a change; a minute by default
+
 	dir  datadir.Dir
 	id   string
 	http *http.Client
@@ -73,7 +77,8 @@ func New(dir datadir.Dir, id string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return socket.Dial(ctx, dir.OperatorSocket(id))
 	}
-	return &Client{dir: dir, id: id, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
+	transport := &http.Transport{DialContext: dial}
+	return &Client{ChangeWait: changeWait, dir: dir, id: id, http: &http.Client{Transport: transport}}
 }
 
 // Close closes the client's connections.
@@ -174,8 +179,25 @@ func (c *Client) Allocation(ctx context.Context) (*api.Allocation, []byte, error
 // Changed returns the allocation once its index is above the given one, or after a while. Errors: those of Allocation.
 func (c *Client) Changed(ctx context.Context, index uint64) (*api.Allocation, uint64, error) {
 	var alloc api.Allocation
-	next, err := c.get(ctx, changeWait+answerTimeout, c.path(fmt.Sprintf("?index=%d&wait=%v", index, changeWait)), &alloc)
+	path := c.path(fmt.Sprintf("?index=%d&wait=%v", index, c.ChangeWait))
+	next, err := c.get(ctx, c.ChangeWait+answerTimeout, path, &alloc)
 	return &alloc, next, err
+}
+
+// Refusals returns what the allocation's tasks were refused, as events of these tasks for people to read. Errors: those
+// of Allocation.
+func (c *Client) Refusals(ctx context.Context) (map[string][]*api.TaskEvent, error) {
+	var refused map[string][]auth.Refusal
+	if _, err := c.get(ctx, answerTimeout, "/v1/client/allocation/"+c.id+"/refusals", &refused); err != nil {
+		return nil, err
+	}
+	events := map[string][]*api.TaskEvent{}
+	for task, all := range refused {
+		events[task] = slice.Map(all, func(r auth.Refusal) *api.TaskEvent {
+			return &api.TaskEvent{Time: r.Time.UnixNano(), Type: "Refused", DisplayMessage: r.String()}
+		})
+	}
+	return events, nil
 }
 
 func (c *Client) path(rest string) string { return "/v1/allocation/" + c.id + rest }

@@ -53,6 +53,7 @@ type (
 		usageErr  error
 		checks    api.AllocCheckStatuses
 		checksErr error
+		refused   map[string][]*api.TaskEvent // nil when they could not be read
 	}
 	openedMsg []outputMsg // in the order in which they are shown
 	outputMsg struct {
@@ -106,6 +107,7 @@ func (m *Model) poll(w *watch, pause time.Duration) tea.Cmd {
 		began := time.Now()
 		p.usage, p.usageErr = w.source.Stats(bounded)
 		p.checks, p.checksErr = w.source.Checks(bounded)
+		p.refused, _ = w.source.Refusals(bounded)
 		_ = wake.Sleep(ctx, lookShare*time.Since(began))
 		return p
 	})

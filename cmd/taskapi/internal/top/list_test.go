@@ -71,7 +71,7 @@ func newFullList(t *testing.T) (*screen, []Found, []*fake) {
 		s.send(snapshotMsg{w, snapshot, err}) // with an error, it is what was saved
 		usage, usageErr := f.Stats(t.Context())
 		checks, checksErr := f.Checks(t.Context())
-		s.send(pollMsg{w, usage, usageErr, checks, checksErr})
+		s.send(pollMsg{w, usage, usageErr, checks, checksErr, nil})
 	}
 	return s, found, fakes
 }

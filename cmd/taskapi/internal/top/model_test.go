@@ -578,3 +578,22 @@ func TestATaskThatIsNotReady(t *testing.T) {
 	s.snapshot(Snapshot{Alloc: alloc, Index: 9}, nil)
 	s.lacks("not ready")
 }
+
+// TestRefusals: what a task was refused stands among its events.
+func TestRefusals(t *testing.T) {
+	s := newScreen(t)
+	s.fake.refused = map[string][]*api.TaskEvent{"worker": {{
+		Time: start.Add(5 * time.Second).UnixNano(), Type: "Refused", DisplayMessage: "PUT /v1/var/a \x1b[31mneeds more",
+	}}}
+	s.poll()
+	lines := s.eventLines(s.watches[0], "worker")
+	if len(lines) != 3 || lines[1] != "08:00:05  Refused         PUT /v1/var/a needs more" {
+		t.Errorf("%q", lines)
+	}
+	s.fake.err = errors.New("no taskapi answers")
+	s.fake.refused = nil
+	s.poll()
+	if now := s.eventLines(s.watches[0], "worker"); len(now) != 3 {
+		t.Errorf("after a look that failed: %q", now)
+	}
+}

@@ -126,7 +126,8 @@ func (p *panel) position() string {
 // passingStatus is that of a check whose last run was good.
 const passingStatus = "success"
 
-// eventLines returns the events of a task, or of all for an empty name, in the order of their times.
+// eventLines returns the events of a task, or of all for an empty name, and what was refused, in the order of their
+// times.
 func (m *Model) eventLines(w *watch, task string) []string {
 	if w == nil || w.alloc == nil {
 		return nil
@@ -142,7 +143,7 @@ func (m *Model) eventLines(w *watch, task string) []string {
 			continue
 		}
 		width = max(width, min(len(name), maxNameColumn))
-		for _, e := range s.Events {
+		for _, e := range slices.Concat(s.Events, w.refused[name]) {
 			if e != nil {
 				events = append(events, event{name, e})
 			}

@@ -63,6 +63,10 @@ func (s *SDK) Checks(ctx context.Context) (checks api.AllocCheckStatuses, err er
 	})
 }
 
+func (s *SDK) Refusals(ctx context.Context) (map[string][]*api.TaskEvent, error) {
+	return s.client.Refusals(ctx)
+}
+
 func (s *SDK) Stats(ctx context.Context) (usage *api.AllocResourceUsage, err error) {
 	return usage, s.ask(ctx, func(sdk *api.Client, q *api.QueryOptions) (err error) {
 		usage, err = sdk.Allocations().Stats(s.alloc, q)

@@ -43,6 +43,8 @@ type Source interface {
 	Allocation(ctx context.Context, index uint64) (Snapshot, error)
 	// Checks returns the latest results by the checks' IDs.
 	Checks(ctx context.Context) (api.AllocCheckStatuses, error)
+	// Refusals returns what each task was refused, as events.
+	Refusals(ctx context.Context) (map[string][]*api.TaskEvent, error)
 	// Stats returns what the tasks use.
 	Stats(ctx context.Context) (*api.AllocResourceUsage, error)
 	// Output opens the end of a task's output and everything that the task writes from now on, even while no taskapi

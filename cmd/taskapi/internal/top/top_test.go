@@ -41,6 +41,11 @@ type fake struct {
 	done     []string
 	refuse   error // of every action
 	outputs  map[string]string
+	refused  map[string][]*api.TaskEvent
+}
+
+func (f *fake) Refusals(context.Context) (map[string][]*api.TaskEvent, error) {
+	return f.refused, f.err
 }
 
 func (f *fake) Allocation(context.Context, uint64) (Snapshot, error) { return f.snapshot, f.err }
@@ -204,6 +209,7 @@ func (s *screen) poll() {
 	p := pollMsg{watch: s.watches[0]}
 	p.usage, p.usageErr = s.fake.Stats(s.t.Context())
 	p.checks, p.checksErr = s.fake.Checks(s.t.Context())
+	p.refused, _ = s.fake.Refusals(s.t.Context())
 	s.send(p)
 }
 

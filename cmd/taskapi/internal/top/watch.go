@@ -30,10 +30,11 @@ type watch struct {
 	since    time.Time // of presence
 	why      string    // of away and connecting
 
-	alloc  *api.Allocation // nil when nothing has been seen
-	usage  *api.AllocResourceUsage
-	checks api.AllocCheckStatuses
-	past   map[string]*history // by task; that of the allocation has an empty name
+	alloc   *api.Allocation // nil when nothing has been seen
+	usage   *api.AllocResourceUsage
+	checks  api.AllocCheckStatuses
+	refused map[string][]*api.TaskEvent // by task
+	past    map[string]*history         // by task; that of the allocation has an empty name
 
 	reading, polling bool // a command does it now
 	again            bool // it has ended and is to be looked at, since it may be run again
@@ -94,7 +95,7 @@ func (w *watch) failed(saved *api.Allocation, err error, now time.Time) {
 	w.why = err.Error()
 }
 
-// polled takes over the usage and the checks. Values that could not be read stay as they were.
+// polled takes over the usage, the checks and the refusals. Values that could not be read stay as they were.
 func (w *watch) polled(p pollMsg, now time.Time) {
 	if w.presence == ended {
 		return
@@ -107,6 +108,9 @@ func (w *watch) polled(p pollMsg, now time.Time) {
 	}
 	if p.checksErr == nil {
 		w.checks = p.checks
+	}
+	if p.refused != nil {
+		w.refused = p.refused
 	}
 }
 

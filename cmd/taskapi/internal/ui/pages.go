@@ -89,6 +89,13 @@ type event struct {
 	*api.TaskEvent
 }
 
+// add adds the events of a task, or with an empty name of the allocation.
+func (a *allocation) add(task string, events []*api.TaskEvent) {
+	for _, e := range events {
+		a.Events = append(a.Events, event{task, e})
+	}
+}
+
 type notice struct {
 	Text string
 	Bad  bool
@@ -163,7 +170,11 @@ func locate(ctx context.Context, t base.Target) (allocation, client.Location) {
 func (s *Server) show(w http.ResponseWriter, r *http.Request, t base.Target) {
 	a, found := locate(r.Context(), t)
 	if t.Alloc = a.Alloc; a.Live { // what is left out when it ends meanwhile
-		_ = t.Ask(r.Context(), func(_ *client.Client, sdk *api.Client) error {
+		_ = t.Ask(r.Context(), func(c *client.Client, sdk *api.Client) error {
+			refused, _ := c.Refusals(r.Context())
+			for task, events := range refused {
+				a.add(task, events)
+			}
 			stats, err := sdk.Allocations().Stats(&api.Allocation{ID: t.ID}, (&api.QueryOptions{}).WithContext(r.Context()))
 			if err == nil {
 				a.uses = s.record(t.ID, stats)
@@ -179,15 +190,11 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, t base.Target) {
 	if a.Alloc != nil {
 		v.Title = a.Alloc.Name
 		for task, state := range a.Alloc.TaskStates {
-			for _, e := range state.Events {
-				a.Events = append(a.Events, event{task, e})
-			}
+			a.add(task, state.Events)
 		}
 	}
 	if t.Alloc != nil && t.Alloc.Job != nil && interfaces.IsParent(t.Alloc.Job) {
-		for _, e := range children.TaskEvents(t.Layout.Alloc(t.ID)) {
-			a.Events = append(a.Events, event{"", e})
-		}
+		a.add("", children.TaskEvents(t.Layout.Alloc(t.ID)))
 	}
 	slices.SortFunc(a.Events, func(a, b event) int {
 		return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.Task, b.Task))

@@ -115,7 +115,7 @@ func (o devOptions) run(ctx context.Context, command []string, flags *pflag.Flag
 	err = t.run(ctx)
 	end()
 	front.terminal.close()
-	t.lacking.Print(w.Stderr)
+	start.PrintRefused(w.Stderr, &t.refusals)
 	return front.result(t, err)
 }
 

@@ -130,7 +130,7 @@ func (o testOptions) run(cmd *cobra.Command, jobFile string, command []string, w
 		t.tied.events, t.tied.logs = w.Stderr, true
 	}
 	err = t.run(ctx, signals)
-	t.tied.lacking.Print(w.Stderr)
+	start.PrintRefused(w.Stderr, &t.tied.refusals)
 	unwritten := t.report.write(o, w, err)
 	if err != nil && unwritten != nil {
 		w.Warnf("%v", unwritten)

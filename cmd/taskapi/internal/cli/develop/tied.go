@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
@@ -31,7 +32,7 @@ type tied struct {
 	logs        bool      // log warnings and steps to standard error, which otherwise only the command uses
 
 	foreground *interfaces.Foreground
-	lacking    start.Lacking         // what the tasks were refused
+	refusals   auth.Refusals         // of requests of the tasks
 	faults     string                // file of them; empty for none
 	started    func()                // called each time that the foreground's process has started
 	ending     func(*api.Allocation) // called when the allocation has ended, before it is removed; nil for nobody
@@ -90,7 +91,7 @@ func (t *tied) runLocked(ctx context.Context, lock agent.Lock, w base.Environmen
 		t.runner = r
 		return r, err
 	}
-	cfg.Events, cfg.Lacking = tiedEvents{cfg.Events, t}, t.lacking.Add
+	cfg.Events, cfg.Refusals = tiedEvents{cfg.Events, t}, &t.refusals
 	_, err := agent.New(cfg).Run(ctx, t.alloc)
 	if errors.Is(err, agent.ErrReported) {
 		err = nil // the task's state says it

@@ -36,10 +36,13 @@ type Follower struct {
 	Output bool // the tasks' output is printed, too
 	Whole  bool // events, and this output, begin with the start of the allocation
 	Words  bool // the last lines of failing tasks are printed
+	Denied bool // what the tasks are refused is printed, too, within a second
 
 	Last  *api.Allocation           // as it was seen last
 	shown map[string]*api.TaskEvent // the last event of each task
 	said  uint64                    // the last event of a job that starts children
+
+	refused, saidRefused map[string][]*api.TaskEvent // by task: all, and those that were printed
 }
 
 // Follow prints events until the allocation has ended, or Until is satisfied, and returns the allocation as it is then.
@@ -48,6 +51,9 @@ type Follower struct {
 func (f *Follower) Follow(ctx context.Context) (*api.Allocation, error) {
 	c := f.Client()
 	defer c.Close()
+	if f.Denied {
+		c.ChangeWait = time.Second // no refusal changes the allocation
+	}
 	defer func() {
 		if f.Printer != nil {
 			f.Printer.Output.Finish()
@@ -65,6 +71,11 @@ func (f *Follower) Follow(ctx context.Context) (*api.Allocation, error) {
 			}
 			index = 0 // another taskapi counts from its own beginning
 			continue
+		}
+		if f.Denied {
+			if refused, err := c.Refusals(ctx); err == nil {
+				f.refused = refused
+			}
 		}
 		f.Show(alloc)
 		index = next
@@ -169,7 +180,7 @@ func (f *Follower) Show(alloc *api.Allocation) {
 		}
 		f.compare(f.Last, alloc, at)
 	}
-	for _, e := range news {
+	for _, e := range f.withRefusals(news) {
 		if !f.Quiet {
 			f.Printer.TaskEvent(e.task, e.event)
 		}
@@ -235,10 +246,30 @@ func (f *Follower) news(alloc *api.Allocation) []taskEvent {
 			f.shown[task] = s.Events[n-1]
 		}
 	}
-	slices.SortStableFunc(news, func(a, b taskEvent) int {
+	return sorted(news)
+}
+
+// withRefusals adds the refusals that have not been shown, or have come again since.
+func (f *Follower) withRefusals(news []taskEvent) []taskEvent {
+	for task, all := range f.refused {
+		for _, e := range all {
+			same := func(said *api.TaskEvent) bool {
+				return said.Time == e.Time && said.DisplayMessage == e.DisplayMessage
+			}
+			if !slices.ContainsFunc(f.saidRefused[task], same) {
+				news = append(news, taskEvent{task, e})
+			}
+		}
+	}
+	f.saidRefused = f.refused
+	return sorted(news)
+}
+
+func sorted(events []taskEvent) []taskEvent {
+	slices.SortStableFunc(events, func(a, b taskEvent) int {
 		return cmp.Or(cmp.Compare(a.event.Time, b.event.Time), cmp.Compare(a.task, b.task))
 	})
-	return news
+	return events
 }
 
 // eventsAfter returns the events after the last shown one, or all events if that one is missing. Clocks may be set

@@ -560,15 +560,13 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if !r.options.Detached {
 		cfg.Manager = manager
 	}
-	var refused start.Lacking
 	if r.options.Verbose {
-		cfg.Lacking = refused.Add
+		defer start.PrintRefused(r.environment.Stderr, cfg.Refusals)
 	}
 	running, end := context.WithCancel(ctx)
 	defer end()
 	cfg.Factory = r.options.ExitFrom.Stopping(running, cfg.Factory, func(why string) { p.AllocEvent("Stopping", why) })
 	_, err = agent.New(cfg).Run(ctx, r.alloc)
-	refused.Print(r.environment.Stderr)
 	return r.options.ExitFrom.Result(err)
 }
 

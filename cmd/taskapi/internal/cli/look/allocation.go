@@ -24,9 +24,10 @@ import (
 func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found client.Location) error {
 	a, gone := found.Alloc, tasksGone(t.Layout, found)
 	usage := &api.AllocResourceUsage{}
-	checks := api.AllocCheckStatuses{}
+	checks, refused := api.AllocCheckStatuses{}, map[string][]*api.TaskEvent{}
 	if found.Holder == client.Serving { // what is left out when it ends meanwhile, or refuses
-		_ = t.Ask(ctx, func(_ *client.Client, sdk *api.Client) error {
+		_ = t.Ask(ctx, func(c *client.Client, sdk *api.Client) error {
+			refused, _ = c.Refusals(ctx)
 			got, err := sdk.Allocations().Stats(a, (&api.QueryOptions{}).WithContext(ctx))
 			if err == nil {
 				usage = got
@@ -48,7 +49,7 @@ func (s *statusShow) printAllocation(ctx context.Context, t base.Target, found c
 		text.WriteString("\n" + checksTable(s.environment, checks).String())
 	}
 	for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-		text.WriteString("\n" + s.events(name, taskState(a, name, gone)))
+		text.WriteString("\n" + s.events(name, taskState(a, name, gone), refused[name]))
 	}
 	if s.verbose {
 		record, err := t.Layout.Record(t.ID)
@@ -219,11 +220,13 @@ func memoryText(u *api.ResourceUsage) string {
 	return output.Bytes(u.MemoryStats.RSS)
 }
 
-// events returns a task's events, the oldest first.
-func (s *statusShow) events(name string, state *api.TaskState) string {
+// events returns a task's events and what it was refused, the oldest first.
+func (s *statusShow) events(name string, state *api.TaskState, refused []*api.TaskEvent) string {
 	colors := s.environment.Colors()
 	table := output.Table{Colors: colors, Indent: 2}
-	for _, e := range state.Events {
+	all := slices.Concat(state.Events, refused)
+	slices.SortStableFunc(all, func(a, b *api.TaskEvent) int { return cmp.Compare(a.Time, b.Time) })
+	for _, e := range all {
 		table.Row(output.Date(time.Unix(0, e.Time)), e.Type, e.DisplayMessage)
 	}
 	text, color := stateText(state)

@@ -23,9 +23,11 @@ func Events(w base.Environment) *cobra.Command {
 	cmd := base.OnTarget(w, base.ToRead, &cobra.Command{
 		Use:   "events [flags] [ALLOC]",
 		Short: "Print what has happened to an allocation",
-		Long: `Prints the events of an allocation's tasks, with --follow until the allocation ends.
+		Long: `Prints the events of an allocation's tasks, and which of their requests to the API were refused, with --follow
+until the allocation ends.
 
-The format is that of 'taskapi run'. 'taskapi attach' also prints the tasks' output.
+The format is that of 'taskapi run'. 'taskapi attach' also prints the tasks' output. Of refusals there are the latest
+of each kind since the allocation's taskapi has started, with their number.
 
 ` + base.AllocArgs + `
 
@@ -47,7 +49,7 @@ is renewed, the stream begins again at its last index, whose events come a secon
 		if s.target = found; s.out.ForPrograms() {
 			err = s.run(ctx)
 		} else {
-			f := &follow.Follower{Target: found, W: w, Whole: !s.follow,
+			f := &follow.Follower{Target: found, W: w, Whole: !s.follow, Denied: true,
 				Until: func(*api.Allocation) bool { return !s.follow }}
 			_, err = f.Follow(ctx)
 		}

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/follow"
@@ -48,6 +49,7 @@ func AgentConfig(l base.Layout, id string, lock agent.Lock, logger *slog.Logger,
 		ConsulSecrets: consul.SecretsFromEnv(w.Getenv),
 
 		Events:     p,
+		Refusals:   new(auth.Refusals),
 		Logger:     logger,
 		Version:    w.Version,
 		RuntimeDir: w.Getenv("XDG_RUNTIME_DIR"),
