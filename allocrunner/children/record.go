@@ -48,6 +48,14 @@ func Events(dir string) ([]Event, error) {
 	return r.Events, err
 }
 
+// Starting reports whether the allocation in a directory would start the child with an allocation's ID when it is
+// resumed, unless the child has begun.
+func Starting(dir, id string) bool {
+	r, _ := readRecord(dir) // with a record that can't be read, the allocation is not resumed
+	_, starting := r.Starting[id]
+	return starting
+}
+
 // TaskEvents returns Events in the form of a task's, for those who show them as such; none when they can't be read.
 func TaskEvents(dir string) (shown []*api.TaskEvent) {
 	events, _ := Events(dir)

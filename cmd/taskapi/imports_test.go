@@ -642,7 +642,8 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/httpserve": {"socket"},
 	// All allocations of a data directory, of which each has a process of its own.
 	"cmd/taskapi/internal/machine": {
-		"allocrunner", // reads an allocation that has ended
+		"allocrunner",          // reads an allocation that has ended
+		"allocrunner/children", // which child may start again
 		"allocrunner/cluster",
 		"allocrunner/cluster/fleet",
 		"allocrunner/cluster/registry",

@@ -1,13 +1,14 @@
 package machine
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/children"
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/ptr"
@@ -18,35 +19,31 @@ import (
 // refuses stays.
 func (m *Machine) collectEnded(ctx context.Context) {
 	interval := m.cfg.Settings.GC.Interval
-	said := map[string]string{} // the latest error of each allocation, and of the directory
+	said := map[string]string{} // the latest error about each allocation, and about others
 	for interval > 0 && wake.Sleep(ctx, interval) == nil {
-		m.collectOnce(ctx, func(id string, err error) {
+		m.collectOnce(ctx, func(what string, err error) {
 			switch {
 			case err == nil:
-				delete(said, id)
-			case ctx.Err() == nil && said[id] != err.Error(): // which says it once
-				said[id] = err.Error()
-				m.cfg.Logger.Warn("ended allocations are not removed", "alloc", cmp.Or(id, "all"), "error", err)
+				delete(said, what)
+			case ctx.Err() == nil && said[what] != err.Error(): // which says it once
+				said[what] = err.Error()
+				m.cfg.Logger.Warn("ended allocations are not removed", "what", what, "error", err)
 			}
 		})
 	}
 }
 
-// collectOnce removes what is to be removed now, one allocation after another. It reports each result, and with an
-// empty ID that of the preparation.
-func (m *Machine) collectOnce(ctx context.Context, report func(id string, err error)) {
+// collectOnce removes what is to be removed now, one allocation after another. It reports the result for each ID, and
+// those of the steps before.
+func (m *Machine) collectOnce(ctx context.Context, report func(what string, err error)) {
 	gc := m.cfg.Settings.GC
 	tried := map[string]bool{}
-	err := m.cfg.Dir.RemoveLeftovers() // of a removal that was cut short
+	report("leftovers", m.cfg.Dir.RemoveLeftovers()) // of a removal that was cut short
 	for {
-		if err == nil {
-			err = m.look(ctx)
-		}
-		disk := &api.HostDiskStats{}
-		if err == nil {
-			disk, err = m.disk(string(m.cfg.Dir))
-		}
-		report("", err)
+		err := m.look(ctx)
+		disk, unknown := m.disk(string(m.cfg.Dir))
+		err = errors.Join(err, unknown)
+		report("directory", err)
 		if err != nil || ctx.Err() != nil {
 			return
 		}
@@ -56,14 +53,10 @@ func (m *Machine) collectOnce(ctx context.Context, report func(id string, err er
 			return
 		}
 		tried[id] = true
-		saved, _ := m.Saved(id).(*over)
-		if saved == nil || !m.stillEnded(id) {
+		if !m.removable(id) {
 			continue
 		}
-		removed := saved.Collect(ctx)
-		if errors.Is(removed, interfaces.ErrSticky) { // as it should be
-			continue
-		}
+		removed := m.command(ctx, nil, "gc", "--data-dir="+string(m.cfg.Dir), id)
 		if report(id, removed); removed == nil {
 			m.cfg.Logger.Info("removed an ended allocation", "alloc", id, "reason", why)
 		}
@@ -89,17 +82,29 @@ func (m *Machine) ended(kept map[string]bool) (ended []datadir.EndedAlloc, other
 	return ended, others
 }
 
-// stillEnded reports whether an allocation is as it was when it ended. One that has run again since is followed.
-func (m *Machine) stillEnded(id string) bool {
-	now := m.endedOf(id)
+// removable reports whether an allocation is as it was when it ended, and nobody needs it: the next allocation of its
+// name for its sticky data, or its parent, which would start a child again whose start it has not noted. What has run
+// again since it ended is followed.
+func (m *Machine) removable(id string) bool {
+	alloc := m.endedOf(id)
 	m.mu.Lock()
 	e := m.entries[id]
-	same := now != nil && e != nil && e.alloc.ModifyTime == now.alloc.ModifyTime
-	m.mu.Unlock()
-	if !same {
+	if alloc == nil || e == nil || e.alloc.ModifyTime != alloc.ModifyTime {
+		m.mu.Unlock()
 		m.again(id)
+		return false
 	}
-	return same
+	var parents []string
+	for id, of := range m.entries {
+		if !of.ended && of.alloc != nil && of.alloc.Namespace == alloc.Namespace && alloc.Job != nil &&
+			of.alloc.JobID == ptr.Deref(alloc.Job.ParentID) {
+			parents = append(parents, id)
+		}
+	}
+	m.mu.Unlock()
+	return m.cfg.Dir.StickyLeft(alloc) == nil && !slices.ContainsFunc(parents, func(parent string) bool {
+		return children.Starting(m.cfg.Dir.Alloc(parent), id)
+	})
 }
 
 // newEnded returns the entry of an allocation that has ended, without the parts that take memory.

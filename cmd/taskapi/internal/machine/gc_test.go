@@ -18,6 +18,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 )
 
 // TestCollects: the agent looks at its interval, and runs 'taskapi gc' for what is to be removed, the oldest
@@ -106,9 +107,9 @@ func TestCollectsNothingThatRunsAgain(t *testing.T) {
 	m.save(t, idOf(1), "job", false)
 	m.cfg.Environ, m.cfg.Settings.GC = []string{"MACHINE_TEST_GC=1"}, datadir.DefaultGC()
 	m.disk = func(string) (*api.HostDiskStats, error) { return &api.HostDiskStats{UsedPercent: 99}, nil }
-	m.collectOnce(ctx, func(id string, err error) {
-		if id != "" || err != nil {
-			t.Errorf("allocation %q: %v", id, err)
+	m.collectOnce(ctx, func(what string, err error) {
+		if datadir.IsID(what) || err != nil {
+			t.Errorf("%s: %v", what, err)
 		}
 	})
 	m.set(idOf(1), &api.Allocation{ID: idOf(1), Namespace: "default", JobID: "job"}, false)
@@ -124,6 +125,44 @@ func TestCollectsNothingThatRunsAgain(t *testing.T) {
 	want := []datadir.EndedAlloc{{ID: idOf(3), Job: "/token", End: time.Unix(0, 7), Token: true}}
 	if !slices.Equal(ended, want) {
 		t.Errorf("%+v have ended, want %+v", ended, want)
+	}
+}
+
+// TestCollectsNoChildThatMayStartAgain: a child that its parent has not noted as started stays.
+func TestCollectsNoChildThatMayStartAgain(t *testing.T) {
+	m := newTest(t)
+	for i := range 4 {
+		m.end(t, idOf(i), "parent/dispatch")
+		store := must.Get(m.cfg.Dir.Store("test").Acquire(idOf(i)))(t)
+		saved := must.Get(store.Load())(t)
+		saved.Alloc.Job.ParentID = new("parent")
+		saved.Alloc.ModifyIndex++
+		must.OK(t, errors.Join(store.Put(*saved), store.Close()))
+	}
+	for id, alloc := range map[string]*api.Allocation{
+		idOf(4): {ID: idOf(4), Namespace: api.DefaultNamespace, JobID: "parent"},
+		idOf(5): {ID: idOf(5), Namespace: api.DefaultNamespace, JobID: "other"},
+	} {
+		m.entries[id] = &entry{alloc: alloc}
+		must.OK(t, os.Mkdir(m.cfg.Dir.Alloc(id), 0o700))
+	}
+	for id, record := range map[string]string{
+		idOf(4): `{"starting": {"` + idOf(1) + `": {}}}`,
+		idOf(5): `{"starting": {"` + idOf(2) + `": {}}}`,
+	} {
+		must.OK(t, os.WriteFile(filepath.Join(m.cfg.Dir.Alloc(id), "launches.json"), []byte(record), 0o600))
+	}
+	m.cfg.Environ, m.cfg.Settings.GC = []string{"MACHINE_TEST_GC=1"}, datadir.DefaultGC()
+	m.disk = func(string) (*api.HostDiskStats, error) { return &api.HostDiskStats{UsedPercent: 99}, nil }
+	m.self.ctx = t.Context()
+	var removed []string
+	m.collectOnce(t.Context(), func(what string, err error) {
+		if must.OK(t, err); datadir.IsID(what) {
+			removed = append(removed, what)
+		}
+	})
+	if want := []string{idOf(0), idOf(2), idOf(3)}; !slices.Equal(removed, want) {
+		t.Errorf("%q were removed, want %q", removed, want)
 	}
 }
 

@@ -160,10 +160,12 @@ func (m *Machine) look(ctx context.Context) error {
 	for _, id := range ids {
 		there[id] = true
 		if m.entries[id] == nil {
-			if m.entries[id] = m.endedOf(id); m.entries[id] == nil {
-				m.entries[id] = &entry{}
-				m.followLocked(ctx, id)
+			if alloc := m.endedOf(id); alloc != nil {
+				m.entries[id] = newEnded(alloc)
+				continue
 			}
+			m.entries[id] = &entry{}
+			m.followLocked(ctx, id)
 		}
 	}
 	for id := range m.entries {
@@ -175,11 +177,11 @@ func (m *Machine) look(ctx context.Context) error {
 	return nil
 }
 
-// endedOf returns the entry of an allocation that has ended; nil for any other.
-func (m *Machine) endedOf(id string) *entry {
+// endedOf returns an allocation that has ended; nil for any other.
+func (m *Machine) endedOf(id string) *api.Allocation {
 	if path := m.cfg.Dir.State(id); state.Ended(path) {
 		if dump, err := state.Inspect(path); err == nil && dump.Saved.Alloc != nil && dump.Saved.Alloc.ID == id {
-			return newEnded(dump.Saved.Alloc)
+			return dump.Saved.Alloc
 		}
 	}
 	return nil
