@@ -366,7 +366,7 @@ func (r *Runner) Destroy(ctx context.Context) error {
 		return fmt.Errorf("remove allocation %s: %w", r.cfg.Alloc.ID, interfaces.ErrNotTerminal)
 	}
 	err := eachHook(r, "destroy", func(h interfaces.RunnerDestroyHook) error { return h.Destroy(ctx) })
-	return errors.Join(err, allocdir.Remove(r.cfg.Dir))
+	return errors.Join(err, r.releaseSticky(func() error { return allocdir.Remove(r.cfg.Dir) }))
 }
 
 // group returns the task group of the job's present version.

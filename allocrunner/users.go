@@ -129,6 +129,15 @@ func (r *Runner) releaseUsers() error {
 	return errors.Join(err, accounts.Registry{}.Release(r.cfg.Dir))
 }
 
+// releaseSticky gives back the numbers that the allocation's sticky data keep, after remove has removed the directory.
+func (r *Runner) releaseSticky(remove func() error) error {
+	list, _ := accounts.Load(r.cfg.Dir) // of a missing list nothing is to be given back
+	if err := remove(); err != nil || !list.Sticky {
+		return err
+	}
+	return accounts.Registry{}.Release(r.cfg.Dir)
+}
+
 // lookupUser returns the user of a task. Errors: those of allocdir.LookupUser.
 func (r *Runner) lookupUser(t *api.Task) (interfaces.User, error) {
 	own := r.resources.users

@@ -523,9 +523,6 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	if lock.Saved() != nil {
 		now = lock.Saved().Alloc
 	}
-	if err := r.layout.TakeSticky(ctx, lock, now); err != nil {
-		return err
-	}
 	if lock.Unused() && !isParent {
 		defer allocrunner.PrepareKeeper(lock.Dir)()
 	}
@@ -535,6 +532,9 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 		}
 		logger.Warn("the settings are not saved: the next run has those of the run before, unless they are given again",
 			"error", err)
+	}
+	if err := r.layout.TakeSticky(ctx, lock, now); err != nil { // it saves the allocation, whose settings are there
+		return err
 	}
 	p := follow.NewQueuedPrinter(r.environment.Stdout, now, r.options.JSON)
 	p.Colors = r.environment.Colors()
