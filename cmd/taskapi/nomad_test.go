@@ -146,8 +146,9 @@ var deliberate = []struct{ where, what, why string }{
 	},
 	{
 		`\.stats\.(raft|serf)`,
-		"`/v1/agent/self` has of `raft` only `num_peers`, no `serf`, and of the `config` only `ACL`, `Datacenter`, " +
-			"`NodeName`, `Region` and `Version`",
+		"`/v1/agent/self` has of `raft` only `num_peers`, no `serf`, and of the `config` only `ACL`, `Client`, " +
+			"`Datacenter`, `DisableUpdateCheck`, `EnableDebug`, `NodeName`, `Region`, `Server`, `TLSConfig`, " +
+			"`Telemetry`, `UI` and `Version`",
 		"there is no cluster, and the settings of taskapi are not a Nomad agent's",
 	},
 	{

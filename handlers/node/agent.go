@@ -226,7 +226,8 @@ func (a *Agent) stats() map[string]map[string]string {
 	}
 }
 
-// settings returns the settings that clients read: the place, Nomad's version, and that requests need tokens.
+// settings returns those of a Nomad agent's settings that say something here: the place, Nomad's version, that requests
+// need tokens, and which parts of an agent there are.
 func (a *Agent) settings() map[string]any {
 	core, metadata, _ := strings.Cut(a.NomadVersion, "+")
 	version, prerelease, _ := strings.Cut(core, "-")
@@ -243,6 +244,15 @@ func (a *Agent) settings() map[string]any {
 			"Enabled": true, "ReplicationToken": "", "PolicyTTL": 0, "RoleTTL": 0, "TokenTTL": 0,
 			"TokenMinExpirationTTL": 0, "TokenMaxExpirationTTL": 0,
 		},
+		"Client":             map[string]any{"Enabled": true, "NodePool": wire.NodePool, "NomadServiceDiscovery": true},
+		"Server":             map[string]any{"Enabled": true},
+		"DisableUpdateCheck": true,
+		"EnableDebug":        false, // there is no /v1/agent/pprof
+		"TLSConfig":          map[string]any{"EnableHTTP": false, "EnableRPC": false},
+		"Telemetry": map[string]any{
+			"PrometheusMetrics": true, "PublishAllocationMetrics": true, "PublishNodeMetrics": true,
+		},
+		"UI": map[string]any{"Enabled": false}, // on this socket
 	}
 }
 
