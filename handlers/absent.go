@@ -106,13 +106,14 @@ func absentRoutes() []route.Route {
 		{"/v1/acl/roles", "Lists none."},
 		{"/v1/acl/binding-rules", "Lists none."},
 		{"/v1/scaling/policies", "Lists none: nothing is scaled."},
-		{"/v1/volumes", "Lists none."},
 		{"/v1/volumes/claims", "Lists none."},
 		{"/v1/plugins", "Lists none."},
 	} {
 		rows = append(rows, route.Read(none.path, auth.ReadJob, route.Constant([]any{}), none.doc))
 	}
-	rows = append(rows, route.Read("/v1/acl/policy/self", auth.ReadJob, route.Constant(nil), "Lists none."))
+	rows = append(rows,
+		route.Read("/v1/acl/policy/self", auth.ReadJob, route.Constant(nil), "Lists none."),
+		route.Read("/v1/volumes", auth.ReadJob, route.Unchanging(listVolumes), "Lists none, of type=csi and type=host."))
 	for _, none := range [...]struct {
 		path string
 		kind apierror.Kind
@@ -142,4 +143,13 @@ func absentRoutes() []route.Route {
 		}
 	}
 	return rows
+}
+
+// listVolumes answers GET /v1/volumes?type=. Errors: NoRoute for an unknown type.
+func listVolumes(r *route.Request) (route.Answer, error) {
+	switch r.Query().Get("type") {
+	case "", "csi", "host":
+		return route.Respond([]any{})
+	}
+	return route.Answer{}, apierror.New(apierror.NoRoute)
 }

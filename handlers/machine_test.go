@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -137,6 +138,51 @@ func TestMachinesWaitEndsWithItsToken(t *testing.T) {
 		}
 		if got := <-ended; got != want {
 			t.Errorf("the wait was answered with %d, want %d", got, want)
+		}
+	})
+}
+
+// emptyMachine has no allocation, and changes whenever somebody waits for it.
+type emptyMachine struct {
+	*busyMachine
+	index *atomic.Uint64
+}
+
+func (m emptyMachine) Index() uint64                                          { return m.index.Load() }
+func (m emptyMachine) Wait(context.Context, uint64)                           { m.index.Add(1) }
+func (m emptyMachine) Find(context.Context, string) (*machine.Found, error)   { return nil, nil }
+func (m emptyMachine) Allocations(context.Context) ([]*api.Allocation, error) { return nil, nil }
+func (m emptyMachine) OfJob(context.Context, string, string) ([]*api.Allocation, error) {
+	return nil, nil
+}
+
+// noAllocs is the machine's socket, where no token is an allocation's.
+type noAllocs struct{}
+
+func (noAllocs) Get(string) (handlers.Alloc, bool) { return nil, false }
+
+// TestMachinesMissing: an object that does not exist has an index, from which a client waits until the machine has
+// changed.
+func TestMachinesMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alloc, index := newAlloc(t), new(atomic.Uint64)
+		index.Store(34)
+		dial, stop := bubbledBy(t, alloc, func(c handlers.Config) *handlers.API {
+			c.Allocs = noAllocs{}
+			return handlers.NewMachine(c, emptyMachine{&busyMachine{self: alloc}, index})
+		})
+		defer stop()
+		for _, path := range []string{
+			"/v1/job/x", "/v1/job/x/versions", "/v1/job/x/summary", "/v1/allocation/" + otherID, "/v1/evaluation/" + otherID,
+		} {
+			before, c := index.Load(), dial()
+			_, _ = fmt.Fprint(c, head("GET", fmt.Sprintf("%s?index=%d", path, before), operator, ""))
+			response := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
+			c.Close()
+			if response.StatusCode != 404 || response.Header.Get("X-Nomad-Index") == "" || index.Load() != before+1 {
+				t.Errorf("%s: %s %v after %d changes; want 404 with an index after one", path, response.Status,
+					response.Header, index.Load()-before)
+			}
 		}
 	})
 }

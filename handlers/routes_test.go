@@ -90,7 +90,7 @@ func success(entry route.Route) int {
 	case route.Absent:
 		return http.StatusNotImplemented
 	}
-	if strings.HasSuffix(entry.Pattern, "{deployment}") { // there are none
+	if strings.HasSuffix(entry.Pattern, "{deployment}") && entry.Pattern != "/v1/deployment/allocations/{deployment}" { // there are none
 		return http.StatusNotFound
 	}
 	return http.StatusOK

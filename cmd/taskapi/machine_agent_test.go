@@ -232,6 +232,32 @@ func TestAgentRunsJobs(t *testing.T) {
 	}
 }
 
+// TestAgentOnWhatHasEnded: an allocation that no process runs uses nothing, and its job has no services.
+func TestAgentOnWhatHasEnded(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, shortDir(t))
+	a.taskapi("run", jobFile(t, `job "done" {
+  type = "batch"
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/true"
+      }
+    }
+  }
+}`))
+	client := a.client()
+	allocs := first(client.Jobs().Allocations("done", true, nil))(t)
+	usage, err := client.Allocations().Stats(&api.Allocation{ID: allocs[0].ID}, nil)
+	if err != nil || usage.Tasks["t"] == nil || len(usage.Tasks["t"].Pids) > 0 || usage.Timestamp != 0 {
+		t.Errorf("it uses %+v, %v", usage, err)
+	}
+	if services, _, err := client.Jobs().Services("done", nil); err != nil || len(services) != 0 {
+		t.Errorf("it has the services %v, %v", services, err)
+	}
+}
+
 // TestAgentChangesTheCount: a version of the job with a larger count, or with another group, starts what is missing.
 func TestAgentChangesTheCount(t *testing.T) {
 	t.Parallel()

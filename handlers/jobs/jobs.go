@@ -65,7 +65,7 @@ func Routes(c Config) []route.Route {
 		route.Read("/v1/deployments", auth.ReadJob, list.OfJob(deploymentListing, deploymentList),
 			"Lists the deployments of the caller's job."),
 		route.Read(deployment+"/{deployment}", auth.ReadJob, deploymentGet, "Returns a deployment."),
-		route.Read(deployment+"/allocations/{deployment}", auth.ReadJob, list.OwnAllocation(ofDeployment),
+		route.Read(deployment+"/allocations/{deployment}", auth.ReadJob, route.OrNone(list.OwnAllocation(ofDeployment)),
 			"Lists the allocation of a deployment.").Flags(list.AllocationFlags...),
 		route.Write(deployment+"/fail/{deployment}", auth.OperatorOnly, h.changeDeployment(deploymentFail),
 			"Ends a deployment as failed; the allocation runs on."),
@@ -83,7 +83,7 @@ func Routes(c Config) []route.Route {
 		route.Read("/v1/evaluations/count", auth.ReadJob, h.evaluationCount, "Counts the evaluations of the caller's job."),
 		route.Read(evaluation, auth.ReadJob, route.Reading(h.evaluationGet),
 			"Returns the evaluation of a stop or a registration."),
-		route.Read(evaluation+"/allocations", auth.ReadJob, list.OwnAllocation(h.ofEvaluation),
+		route.Read(evaluation+"/allocations", auth.ReadJob, route.OrNone(list.OwnAllocation(h.ofEvaluation)),
 			"Lists the allocation of an evaluation.").Flags(list.AllocationFlags...),
 	}
 	rows = append(rows,

@@ -25,17 +25,22 @@ import (
 func (h *handlers) ofMachine(handle route.Handler) route.Handler {
 	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
 		r.About(h.Machine.Self())
-		if r.Method == http.MethodGet && r.Answers() == route.JSON {
-			err := r.AwaitChange(ctx, h.Machine.Index(), func(ctx context.Context, after uint64) error {
-				h.Machine.Wait(ctx, after)
-				return nil
-			})
-			if err != nil {
-				return route.Answer{}, err
-			}
+		if err := h.await(ctx, r); err != nil {
+			return route.Answer{}, err
 		}
 		return handle(ctx, r)
 	}
+}
+
+// await waits, when the query has an index, until something has changed on the machine.
+func (h *handlers) await(ctx context.Context, r *route.Request) error {
+	if r.Method != http.MethodGet || r.Answers() != route.JSON {
+		return nil
+	}
+	return r.AwaitChange(ctx, h.Machine.Index(), func(ctx context.Context, after uint64) error {
+		h.Machine.Wait(ctx, after)
+		return nil
+	})
 }
 
 // answerAllocations lists allocations, which functions return.

@@ -104,7 +104,7 @@ func Routes(c Config, table []route.Route) []route.Route {
 		"GET /v1/namespaces":                          h.namespaces,
 		"GET /v1/namespace/{namespace}":               h.namespaces,
 		"GET /v1/evaluation/{eval}":                   h.evaluation,
-		"GET /v1/evaluation/{eval}/allocations":       h.evaluationAllocations,
+		"GET /v1/evaluation/{eval}/allocations":       route.OrNone(h.evaluationAllocations),
 		"GET /v1/deployment/allocations/{deployment}": h.deploymentAllocations,
 		"GET /v1/metrics":                             h.metrics,
 		"GET /v1/event/stream":                        h.events,

@@ -34,12 +34,16 @@ func (h *handlers) ofAlloc(own route.Handler) route.Handler {
 func (h *handlers) ofJob(own route.Handler, versions bool) route.Handler {
 	return func(ctx context.Context, r *route.Request) (route.Answer, error) {
 		all, err := h.named(ctx, r)
+		if err == nil && len(all) == 0 {
+			if err = h.await(ctx, r); err == nil {
+				all, err = h.named(ctx, r)
+			}
+		}
 		if err != nil {
 			return route.Answer{}, err
 		}
 		if len(all) == 0 {
-			r.About(nil)
-			return own(ctx, r)
+			return h.ofNone(ctx, r, own)
 		}
 		of := all[0]
 		if versions {
@@ -53,6 +57,14 @@ func (h *handlers) ofJob(own route.Handler, versions bool) route.Handler {
 		}
 		return h.to(ctx, r, own, of.ID)
 	}
+}
+
+// ofNone answers with a handler's error for an object that does not exist. The error has the machine's index, so that a
+// client can wait until something has changed.
+func (h *handlers) ofNone(ctx context.Context, r *route.Request, own route.Handler) (route.Answer, error) {
+	r.About(nil)
+	defer r.About(h.Machine.Self())
+	return own(ctx, r)
 }
 
 // startingChild returns the handler of a path that starts a child of a job. The child has its parent's settings.
@@ -113,13 +125,17 @@ func (h *handlers) to(ctx context.Context, r *route.Request, own route.Handler, 
 	var failed error
 	for range tries {
 		found, err := h.Machine.Find(ctx, strings.ToLower(id))
+		if err == nil && found == nil {
+			if err = h.await(ctx, r); err == nil {
+				found, err = h.Machine.Find(ctx, strings.ToLower(id))
+			}
+		}
 		switch {
 		case err != nil:
 			return route.Answer{}, err
 		case found == nil:
-			r.About(nil)
 			r.Body = io.NopCloser(bytes.NewReader(body))
-			return own(ctx, r)
+			return h.ofNone(ctx, r, own)
 		case found.Ended != nil:
 			r.About(found.Ended)
 			r.Body = io.NopCloser(bytes.NewReader(body))

@@ -226,10 +226,11 @@ func (h *handlers) ofAllocation(ctx context.Context, r *route.Request, _ route.A
 
 // ofJob answers GET /v1/job/:job/services: those of all allocations of the job, in the caller's namespace.
 func (h *handlers) ofJob(ctx context.Context, r *route.Request) (route.Answer, error) {
-	if r.Param("job") != r.Principal.Claims.JobID {
+	alloc, ok := r.Visible()
+	if !ok || r.Param("job") != alloc.Snapshot().JobID {
 		return route.Answer{}, apierror.New(apierror.NoJob)
 	}
-	return h.except(ctx, r, func(s *api.ServiceRegistration) bool { return s.JobID != r.Principal.Claims.JobID })
+	return h.except(ctx, r, func(s *api.ServiceRegistration) bool { return s.JobID != r.Param("job") })
 }
 
 // except answers with the registrations for which other returns false.

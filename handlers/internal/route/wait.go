@@ -77,6 +77,22 @@ func Missing(kind apierror.Kind) Handler {
 	return Unchanging(func(*Request) (Answer, error) { return Answer{}, apierror.New(kind) })
 }
 
+// OrNone returns a handler that lists nothing of an object that does not exist, as Nomad does.
+func OrNone(list Handler) Handler {
+	return func(ctx context.Context, r *Request) (Answer, error) {
+		answer, err := list(ctx, r)
+		if known, ok := errors.AsType[*apierror.Error](err); !ok || !known.Kind.Waitable() {
+			return answer, err
+		}
+		if alloc, ok := r.Visible(); ok {
+			if _, err := r.Snapshot(ctx, alloc); err != nil { // waits for a change
+				return Answer{}, err
+			}
+		}
+		return Shared([]any{}, r.Index())
+	}
+}
+
 // Unchanging returns a handler that gives each question always the same answer, or the same error.
 func Unchanging(answer func(*Request) (Answer, error)) Handler {
 	const index = 1

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/hashicorp/nomad/api"
@@ -12,6 +13,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/handlers"
+	"taskapi/handlers/apierror"
 )
 
 // over is an allocation that has ended, as it was saved. Its runner is never run: it reads files.
@@ -73,6 +75,14 @@ func (o *over) RestartAll(context.Context) error                   { return inte
 func (o *over) Signal(context.Context, string, string) error       { return interfaces.ErrTerminal }
 func (o *over) Exec(context.Context, interfaces.ExecRequest) (interfaces.ExecSession, error) {
 	return nil, interfaces.ErrTaskNotRunning
+}
+
+// Stats sends that nothing is used. Errors: Unavailable while tasks may run, beside a process that does not answer.
+func (o *over) Stats(ctx context.Context, interval time.Duration) (<-chan *api.AllocResourceUsage, error) {
+	if !o.alloc.ClientTerminalStatus() {
+		return nil, apierror.New(apierror.Unavailable, "the taskapi of the allocation does not answer; try again")
+	}
+	return o.runner.Stats(ctx, interval)
 }
 
 // Collect removes the allocation with its directory. Errors: interfaces.ErrSticky.
