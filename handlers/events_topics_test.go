@@ -137,7 +137,7 @@ type changes struct {
 func (c *changes) put(s *api.ServiceRegistration, gone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all = append(c.all, &registry.Change{Gone: gone, Service: func() *api.ServiceRegistration { return s }})
+	c.all = append(c.all, &registry.Change{Gone: gone, Value: func() *api.ServiceRegistration { return s }})
 	if c.more != nil {
 		close(c.more)
 		c.more = nil

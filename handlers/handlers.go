@@ -110,6 +110,14 @@ func (c Config) keyID() func() string {
 	return func() string { return "" }
 }
 
+// feed returns the changes of Variables; nil without Variables.
+func (c Config) feed() events.Variables {
+	if c.Variables == nil {
+		return nil
+	}
+	return c.Variables.Feed()
+}
+
 // API answers requests for the allocations of one process, on any number of sockets.
 type API = route.Server
 
@@ -128,6 +136,7 @@ func NewMachine(config Config, of machine.Machine) *API {
 	config.machine = &search.Machine{Allocations: of.Allocations, Evaluations: made.All}
 	rows := machine.Routes(machine.Config{
 		Machine: of, Parser: config.Parser, Evaluations: made, KeyID: config.keyID(),
+		Variables: events.Config{Variables: config.feed()}.OfVariables,
 	}, table(config))
 	return newAPI(config, router(), rows)
 }
@@ -193,7 +202,9 @@ func table(c Config) []route.Route {
 		variables.Routes(c.Variables, c.TaskVariables),
 		services.Routes(c.Services),
 		node.Routes(nodes),
-		events.Routes(events.Config{Events: c.Events, KeyID: keyID, Node: nodes.Describe, Logger: c.Logger}),
+		events.Routes(events.Config{
+			Events: c.Events, Variables: c.feed(), KeyID: keyID, Node: nodes.Describe, Logger: c.Logger,
+		}),
 		search.Routes(search.Config{
 			Evaluations: evaluations, Deployments: jobs.Deployments, Variables: c.Variables, Machine: c.machine,
 			NodeID: c.Agent.NodeID, NodeName: c.Agent.NodeName,

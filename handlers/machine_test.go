@@ -81,12 +81,18 @@ func (m *busyMachine) Close() error {
 }
 
 // dial serves the machine, and returns a connection to it.
-func (m *busyMachine) dial(t *testing.T) net.Conn {
+func (m *busyMachine) dial(t *testing.T) net.Conn { return dialMachine(t, m) }
+
+// dialMachine serves a machine, and returns a connection to it.
+func dialMachine(t *testing.T, m machine.Machine, change ...func(*handlers.Config)) net.Conn {
 	t.Helper()
 	config := handlers.Config{Server: handlers.Server{
 		Authenticator: &streamAuthenticator{expires: lasting}, Allocs: allocs{}, Logger: slog.New(slog.DiscardHandler),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
 	}}
+	for _, f := range change {
+		f(&config)
+	}
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.Listen("unix", path)
 	must.OK(t, err)

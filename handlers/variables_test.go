@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/auth"
 	"taskapi/handlers"
@@ -158,6 +159,11 @@ func (f *fakeVariables) Release(_ context.Context, namespace, path, _ string) (*
 	v := *f.kept[namespace+"/"+path]
 	v.Lock = nil
 	return f.set(&v), f.index, nil
+}
+
+// Feed reports no changes.
+func (*fakeVariables) Feed() *variables.Feed {
+	return variables.New(variables.Config{Store: memory.New()}).Feed()
 }
 
 // lastingVariables keeps what is deleted.

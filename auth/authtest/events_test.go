@@ -105,3 +105,29 @@ func TestEventsOfOneNamespace(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsOfVariables: a client that follows the variables of its task gets each change, by Nomad's SDK.
+func TestEventsOfVariables(t *testing.T) {
+	t.Parallel()
+	srv := authtest.NewServer(t, authtest.Job{ID: "shop", Tasks: []string{"web"}})
+	web, operator := srv.Task("shop/web"), srv.Operator()
+	lines := must.Get(web.Client(web.Token()).EventStream().Stream(t.Context(),
+		map[api.Topic][]string{"Variable": {"nomad/jobs/shop"}}, 0, nil))(t)
+	kept := operator.Client(operator.Token()).Variables()
+	for _, path := range []string{"secret", "nomad/jobs/shop"} {
+		v := &api.Variable{Path: path, Items: api.VariableItems{"k": "v"}}
+		_, _, err := kept.Create(v, nil)
+		must.OK(t, err)
+	}
+	for _, deleted := range []bool{false, true} {
+		if deleted {
+			must.Get(kept.Delete("nomad/jobs/shop", nil))(t)
+		}
+		e, ok := next(t, lines)
+		metadata, _ := e.Payload["Metadata"].(map[string]any)
+		if !ok || e.Topic != "Variable" || e.Type != "VariableUpdated" || e.Key != "nomad/jobs/shop" ||
+			e.Payload["Deleted"] != deleted || metadata["Path"] != e.Key || e.Payload["Items"] != nil {
+			t.Errorf("comes %+v, %t; want the variable, deleted: %t", e, ok, deleted)
+		}
+	}
+}

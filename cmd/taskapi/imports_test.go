@@ -231,6 +231,7 @@ var allowedImports = map[string][]string{
 	},
 	"handlers/events": {
 		"allocrunner/cluster/registry",
+		"allocrunner/cluster/variables",
 		"allocrunner/interfaces",
 		"auth",
 		"handlers/apierror",
@@ -284,6 +285,7 @@ var allowedImports = map[string][]string{
 	"handlers/machine": {
 		"allocrunner/interfaces",
 		"handlers/apierror",
+		"handlers/events", // of variables, which are of no allocation
 		"handlers/internal/list",
 		"handlers/internal/route",
 		"handlers/internal/transport",

@@ -13,7 +13,7 @@ import (
 	"taskapi/handlers/internal/wire"
 )
 
-// wirePayload has one field set, the object of the event.
+// wirePayload has one field set, the object of the event, or those of a variable.
 type wirePayload struct {
 	Allocation *wire.Allocation `json:",omitempty"`
 	Evaluation any              `json:",omitempty"`
@@ -22,6 +22,9 @@ type wirePayload struct {
 	Node       *wire.Node       `json:",omitempty"`
 
 	Service *api.ServiceRegistration `json:",omitempty"`
+
+	Deleted  *bool                 `json:",omitempty"` // beside the Metadata of a variable
+	Metadata *api.VariableMetadata `json:",omitempty"`
 }
 
 // encodedEvent is the line of an event, and its parts for subscribers who get only some of them.
@@ -114,7 +117,7 @@ func notesOf(e *event, keyID string) []note {
 		}
 	}
 	for _, c := range e.services {
-		if s := c.Service(); s != nil {
+		if s := c.Value(); s != nil {
 			all = append(all, serviceNote(s, c.Gone))
 		}
 	}

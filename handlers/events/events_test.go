@@ -60,7 +60,7 @@ func (*changes) Read(context.Context) func() { return func() {} }
 func (c *changes) Since(number uint64) (kept []*registry.Change, next uint64, more <-chan struct{}) {
 	next = uint64(c.count)
 	for range next - max(min(number, next), max(next, 256)-256) {
-		kept = append(kept, &registry.Change{Service: func() *api.ServiceRegistration {
+		kept = append(kept, &registry.Change{Value: func() *api.ServiceRegistration {
 			c.decoded++
 			return &api.ServiceRegistration{}
 		}})

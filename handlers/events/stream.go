@@ -21,17 +21,18 @@ import (
 
 // Config has what the route of the event stream needs.
 type Config struct {
-	Events *Log                                         // nil for none: the stream is then NoRoute
-	KeyID  func() string                                // of the key that signs new identities, shown in the stream
-	Node   func(of *api.Allocation) (*wire.Node, error) // describes the machine that runs the allocation
-	Logger *slog.Logger                                 // logs events that can't be encoded
+	Events    *Log                                         // nil for none: the stream is then NoRoute
+	Variables Variables                                    // nil for none
+	KeyID     func() string                                // of the key that signs new identities, shown in the stream
+	Node      func(of *api.Allocation) (*wire.Node, error) // describes the machine that runs the allocation
+	Logger    *slog.Logger                                 // logs events that can't be encoded
 }
 
 // Routes returns the row of the event stream.
 func Routes(c Config) []route.Route {
 	return []route.Route{
 		route.Read("/v1/event/stream", auth.ReadJob, c.stream, "Streams the events of the caller's allocation.").
-			Or(auth.NodeRead).Answering(route.Stream).Given(c.Events != nil, apierror.NoRoute),
+			Or(auth.NodeRead).Or(auth.VariablesRead).Answering(route.Stream).Given(c.Events != nil, apierror.NoRoute),
 	}
 }
 
@@ -41,21 +42,33 @@ func Routes(c Config) []route.Route {
 // ends, after a line that says so, when the token is no longer valid, and when the client reads so slowly that events
 // are lost.
 func (c Config) stream(_ context.Context, r *route.Request) (route.Answer, error) {
-	want, err := subscriptionOf(r.Query())
+	want, err := c.subscription(r)
 	if err != nil {
 		return route.Answer{}, err
 	}
-	for topic := range want.topics {
-		if err := r.Need(neededFor(topic)); err != nil {
-			return route.Answer{}, err
-		}
-	}
-	want.caller = r.Principal
 	s := &eventWriter{Config: c, want: want}
 	if alloc, ok := r.Visible(); ok {
-		s.current = alloc.Snapshot().ModifyIndex
+		current := alloc.Snapshot()
+		s.current, s.home = current.ModifyIndex, current.Namespace
 	}
 	return route.Answer{Stream: s.run, ContentType: route.JSONType}, nil
+}
+
+// subscription returns what a request selects. Errors: the caller may not read a topic, or the query is wrong.
+func (c Config) subscription(r *route.Request) (want subscription, err error) {
+	if want, err = subscriptionOf(r.Query()); err != nil {
+		return want, err
+	}
+	want.caller = r.Principal
+	if len(want.topics) == 0 {
+		return want, c.mayRead(r, allKeys)
+	}
+	for topic := range want.topics {
+		if err := c.mayRead(r, topic); err != nil {
+			return want, err
+		}
+	}
+	return want, nil
 }
 
 // subscription selects events.
@@ -69,22 +82,27 @@ type subscription struct {
 // allKeys stands for every topic, and for every key of a topic.
 const allKeys = "*"
 
-// maxTopics bounds the topics of a subscription: Nomad has some twenty.
-const maxTopics = 64
+// MaxTopics bounds the topics of a subscription: Nomad has some twenty.
+const MaxTopics = 64
 
-// neededFor returns the capability without which a topic is refused. As in Nomad, the topics of a cluster's own
-// objects, and those that are unknown, are the operator's: for the operator they are silent. allKeys gives a caller the
-// events that it may see.
-func neededFor(topic api.Topic) auth.Capability {
+// mayRead returns an error for a topic that the caller may not read. As in Nomad, the topics of a cluster's own objects,
+// and those that are unknown, are the operator's: for the operator they are silent. allKeys gives a caller the events
+// that it may see, and is refused to one who may see none.
+func (c Config) mayRead(r *route.Request, topic api.Topic) error {
 	switch topic {
 	case allKeys:
-		return auth.Authenticated
+		if c.Variables != nil && r.Principal.SearchesVariables() {
+			return nil
+		}
+		return r.Need(auth.ReadJob | auth.NodeRead)
+	case topicVariable:
+		return c.searchable(r)
 	case api.TopicJob, api.TopicEvaluation, api.TopicDeployment, api.TopicAllocation, api.TopicService:
-		return auth.ReadJob
+		return r.Need(auth.ReadJob)
 	case api.TopicNode:
-		return auth.NodeRead
+		return r.Need(auth.NodeRead)
 	}
-	return auth.OperatorOnly
+	return r.Need(auth.OperatorOnly)
 }
 
 // subscriptionOf reads topic, index and namespace. Without a topic it selects all.
@@ -92,8 +110,8 @@ func subscriptionOf(query url.Values) (want subscription, err error) {
 	if want.index, err = route.IndexOf(query); err != nil {
 		return want, err
 	}
-	if n := len(query["topic"]); n > maxTopics {
-		return want, route.Invalid("topic may be given %d times, not %d", maxTopics, n)
+	if n := len(query["topic"]); n > MaxTopics {
+		return want, route.Invalid("topic may be given %d times, not %d", MaxTopics, n)
 	}
 	want.namespace, want.topics = query.Get("namespace"), map[api.Topic][]string{}
 	for _, topic := range query["topic"] {
@@ -130,8 +148,11 @@ func (s *subscription) matches(n note) bool {
 type eventWriter struct {
 	Config
 	want    subscription
-	current uint64 // the allocation's index when the stream was requested
+	current uint64 // the allocation's index when the stream was requested, and then the last that was read
+	home    string // the allocation's namespace
 	reader  *reader
+
+	variables *VariableReader // nil for none
 }
 
 // begin takes the stream's place among the events, and tells the client which events from the index on are lost.
@@ -155,6 +176,8 @@ func (s *eventWriter) run(ctx context.Context, out *route.StreamWriter) {
 	beat := time.NewTicker(route.HeartbeatEvery)
 	defer beat.Stop()
 	defer s.Events.read(ctx)()
+	s.variables = s.openVariables(ctx, s.want, s.home)
+	defer s.variables.Close()
 	err := out.Heartbeat()
 	if err == nil {
 		err = s.begin(out)
@@ -172,6 +195,7 @@ func (s *eventWriter) run(ctx context.Context, out *route.StreamWriter) {
 		select {
 		case <-s.reader.changed:
 		case <-s.reader.services:
+		case <-s.variables.More():
 		case <-beat.C:
 			err = out.Heartbeat()
 		case <-ctx.Done():
@@ -200,6 +224,7 @@ func (s *eventWriter) deliver(out *route.StreamWriter) error {
 		return errSlowConsumer
 	}
 	for i, e := range batch {
+		s.current = max(s.current, e.alloc.ModifyIndex)
 		number := s.reader.next - uint64(len(batch)-i)
 		isNew := e.kind == "" && number >= s.reader.live // whatever its index, which is the latest version's
 		if e.alloc.ModifyIndex < s.want.index && !isNew || !s.want.caller.MaySee(e.alloc.ID) {
@@ -220,5 +245,5 @@ func (s *eventWriter) deliver(out *route.StreamWriter) error {
 			return err
 		}
 	}
-	return nil
+	return s.writeVariables(out)
 }

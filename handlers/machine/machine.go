@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/handlers/events"
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/jobs"
 )
@@ -68,7 +69,8 @@ type Config struct {
 	Parser  jobs.Parser
 
 	Evaluations *Evaluations
-	KeyID       func() string // of the key that signs new identities, shown in allocations
+	Variables   func(*route.Request) (open func(context.Context) *events.VariableReader, err error) // see OfVariables
+	KeyID       func() string                                                                       // of the key that signs new identities, shown in allocations
 }
 
 type handlers struct {

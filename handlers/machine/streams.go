@@ -7,36 +7,47 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 
+	"taskapi/handlers/events"
 	"taskapi/handlers/internal/route"
 )
 
 // maxLine bounds a line of an event stream: a batch of events, each of which may have a whole job.
 const maxLine = 16 << 20
 
-// events answers GET /v1/event/stream: the events of all allocations that run, each line with an index of the machine.
-// With an index, only events from now on are sent.
+// events answers GET /v1/event/stream: the events of all allocations that run, and those of variables, each line with an
+// index of the machine. With an index, only events from now on are sent.
 func (h *handlers) events(_ context.Context, r *route.Request) (route.Answer, error) {
-	query := url.Values{}
-	for name, values := range r.Query() {
-		if name == "topic" || name == "namespace" {
-			query[name] = values
-		}
+	open, err := h.Variables(r)
+	if err != nil {
+		return route.Answer{}, err
 	}
 	index, err := route.IndexOf(r.Query())
 	if err != nil {
 		return route.Answer{}, err
 	}
-	s := &merged{handlers: h, path: &url.URL{Path: "/v1/event/stream", RawQuery: query.Encode()}, onlyNew: index > 0,
-		followed: map[string]bool{}}
+	query := url.Values{"topic": events.WithoutVariables(r.Query()["topic"])}
+	if namespace, ok := r.Query()["namespace"]; ok {
+		query["namespace"] = namespace
+	}
+	if n := len(query["topic"]); n > events.MaxTopics {
+		return route.Answer{}, route.Invalid("topic may be given %d times, not %d; * counts as %d", events.MaxTopics, n,
+			len(events.WithoutVariables(nil)))
+	}
+	s := &merged{handlers: h, open: open, onlyNew: index > 0, followed: map[string]bool{}}
+	if len(query["topic"]) > 0 {
+		s.path = &url.URL{Path: "/v1/event/stream", RawQuery: query.Encode()}
+	}
 	return route.Answer{Stream: s.run, ContentType: route.JSONType}, nil
 }
 
 // merged is one stream of the events of all allocations.
 type merged struct {
 	*handlers
-	path    *url.URL
+	path    *url.URL // of each allocation's events; nil for none
+	open    func(context.Context) *events.VariableReader
 	onlyNew bool // past events are left out
 
 	mu       sync.Mutex // guards the fields below, and is held while a line is sent
@@ -51,7 +62,11 @@ func (s *merged) run(ctx context.Context, out *route.StreamWriter) {
 	defer readers.Wait()
 	defer cancel()
 	s.out = out
-	if out.Heartbeat() != nil {
+	if variables := s.open(ctx); variables != nil {
+		defer variables.Close()
+		readers.Go(func() { s.followVariables(ctx, variables, cancel) })
+	}
+	if s.beat() != nil {
 		return
 	}
 	first := true
@@ -63,7 +78,7 @@ func (s *merged) run(ctx context.Context, out *route.StreamWriter) {
 		}
 		skip := s.onlyNew && first
 		for _, alloc := range all {
-			if !alloc.ClientTerminalStatus() && s.begin(alloc.ID) {
+			if s.path != nil && !alloc.ClientTerminalStatus() && s.begin(alloc.ID) {
 				readers.Go(func() { s.follow(ctx, alloc.ID, skip, cancel) })
 			}
 		}
@@ -72,13 +87,37 @@ func (s *merged) run(ctx context.Context, out *route.StreamWriter) {
 		s.Machine.Wait(beat, index)
 		overdue := beat.Err() != nil
 		end()
-		if overdue && ctx.Err() == nil {
+		if overdue && ctx.Err() == nil && s.beat() != nil {
+			return
+		}
+	}
+}
+
+func (s *merged) beat() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.out.Heartbeat()
+}
+
+// followVariables sends the events of variables.
+func (s *merged) followVariables(ctx context.Context, variables *events.VariableReader, leave func()) {
+	defer leave()
+	for ctx.Err() == nil {
+		all, ok := variables.Events(s.Machine.Index())
+		if !ok {
 			s.mu.Lock()
-			err := out.Heartbeat()
-			s.mu.Unlock()
-			if err != nil {
+			defer s.mu.Unlock()
+			s.out.LastWords(route.EndSlowConsumer)
+			return
+		}
+		for _, e := range all {
+			if s.send(slices.Concat([]byte("["), e, []byte("]"))) != nil {
 				return
 			}
+		}
+		select {
+		case <-variables.More():
+		case <-ctx.Done():
 		}
 	}
 }

@@ -34,6 +34,7 @@ type Store interface {
 	Acquire(ctx context.Context, v *api.Variable) (*api.Variable, uint64, error)
 	Renew(ctx context.Context, namespace, path, lockID string) (*api.VariableMetadata, uint64, error)
 	Release(ctx context.Context, namespace, path, lockID string) (*api.Variable, uint64, error)
+	Feed() *variables.Feed
 }
 
 // wireVariable is a variable as Nomad encodes it.

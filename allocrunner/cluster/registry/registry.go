@@ -148,3 +148,23 @@ func decode(entry cluster.Entry) (*api.ServiceRegistration, error) {
 	s.CreateIndex, s.ModifyIndex = entry.CreateIndex, entry.ModifyIndex
 	return s, nil
 }
+
+// Change is a new, a changed or a removed registration. Its value is nil for a registration of a later version of this
+// program, which can't be read.
+type Change = cluster.Change[*api.ServiceRegistration]
+
+// Feed keeps the latest changes of registrations.
+type Feed = cluster.Feed[*api.ServiceRegistration]
+
+// Feed returns a feed of the changes in a namespace, empty for all. In a store of several machines, where each reader
+// costs, it is lazy.
+func (r *Registry) Feed(ctx context.Context, namespace string) *Feed {
+	_, shared := cluster.As[cluster.Fresher](r.store)
+	return cluster.NewFeed(ctx, r.store, cluster.FeedConfig[*api.ServiceRegistration]{
+		Prefix: prefixOf(namespace, ""), Lazy: shared,
+		Decode: func(entry cluster.Entry) *api.ServiceRegistration {
+			s, _ := decode(entry)
+			return s
+		},
+	})
+}

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -46,6 +47,7 @@ type Service struct {
 	ending chan struct{} // has an element while this process ends a lock whose time is over
 	bounds usage         // of all variables, above which it writes no more
 	writer string        // the job whose share its writes count against; empty for the operator, who has none
+	feed   func() *Feed  // the same for all callers
 }
 
 // New returns the variables of a store. It touches nothing.
@@ -57,13 +59,15 @@ func New(c Config) *Service {
 	if _, shared := cluster.As[cluster.Fresher](c.Store); shared {
 		others = &observer{seen: map[string]observed{}}
 	}
-	return &Service{c.Store, c.Sealer, c.Now, others, make(chan struct{}, 1), usage{MaxVariables, MaxBytes}, ""}
+	s := &Service{c.Store, c.Sealer, c.Now, others, make(chan struct{}, 1), usage{MaxVariables, MaxBytes}, "", nil}
+	s.feed = sync.OnceValue(s.newFeed)
+	return s
 }
 
 // OfTask returns a Service for the tasks of a job: their writes leave room for the operator and for other jobs.
 func (s *Service) OfTask(namespace, job string) *Service {
 	bounds := usage{MaxVariables - reserve.Variables, MaxBytes - reserve.Bytes}
-	return &Service{s.store, s.sealer, s.now, s.others, s.ending, bounds, writerOf(namespace, job)}
+	return &Service{s.store, s.sealer, s.now, s.others, s.ending, bounds, writerOf(namespace, job), s.feed}
 }
 
 // writerOf returns a short name for a job, which may have a long one.

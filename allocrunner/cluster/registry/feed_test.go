@@ -79,7 +79,7 @@ func TestFeed(t *testing.T) {
 			changes, number, _ = feed.Since(number)
 			var got []string
 			for _, c := range changes {
-				got = append(got, fmt.Sprintf("%s %d %t", c.Service().ServiceName, c.Service().Port, c.Gone))
+				got = append(got, fmt.Sprintf("%s %d %t", c.Value().ServiceName, c.Value().Port, c.Gone))
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("reported %q, want %q", got, want)
@@ -150,7 +150,7 @@ func TestFeedOnDemand(t *testing.T) {
 			changes, number, _ = feed.Since(number)
 			var got []string
 			for _, c := range changes {
-				got = append(got, c.Service().ServiceName)
+				got = append(got, c.Value().ServiceName)
 			}
 			if !slices.Equal(got, want) || store.watches.Load() != watches {
 				t.Errorf("%q with %d watches, want %q with %d", got, store.watches.Load(), want, watches)
@@ -199,7 +199,7 @@ func TestFeedKeeps(t *testing.T) {
 			t.Fatalf("%d changes are kept, and the next is %d", len(changes), next)
 		}
 		for i, c := range changes {
-			if s := c.Service(); s.Port != count-len(changes)+i {
+			if s := c.Value(); s.Port != count-len(changes)+i {
 				t.Fatalf("change %d of the last %d has the port %d", i, len(changes), s.Port)
 			}
 		}
