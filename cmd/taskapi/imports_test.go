@@ -285,7 +285,8 @@ var allowedImports = map[string][]string{
 	"handlers/machine": {
 		"allocrunner/interfaces",
 		"handlers/apierror",
-		"handlers/events", // of variables, which are of no allocation
+		"handlers/events",               // of variables, which are of no allocation
+		"handlers/internal/evaluations", // the one that has placed an allocation
 		"handlers/internal/list",
 		"handlers/internal/route",
 		"handlers/internal/transport",

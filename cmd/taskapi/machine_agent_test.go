@@ -232,7 +232,8 @@ func TestAgentRunsJobs(t *testing.T) {
 	}
 }
 
-// TestAgentOnWhatHasEnded: an allocation that no process runs uses nothing, and its job has no services.
+// TestAgentOnWhatHasEnded: an allocation that no process runs uses nothing, its job has no services, and its evaluation
+// says what was done.
 func TestAgentOnWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, shortDir(t))
@@ -255,6 +256,10 @@ func TestAgentOnWhatHasEnded(t *testing.T) {
 	}
 	if services, _, err := client.Jobs().Services("done", nil); err != nil || len(services) != 0 {
 		t.Errorf("it has the services %v, %v", services, err)
+	}
+	placed := first(client.Evaluations().Info(allocs[0].EvalID, nil))(t)
+	if placed.PlanAnnotations == nil || placed.PlanAnnotations.DesiredTGUpdates["g"].Place != 1 || placed.Type != "batch" {
+		t.Errorf("it was placed by the evaluation %+v", placed)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/handlers/apierror"
+	"taskapi/handlers/internal/evaluations"
 	"taskapi/handlers/internal/list"
 	"taskapi/handlers/internal/route"
 	"taskapi/handlers/internal/wire"
@@ -79,17 +80,10 @@ func (h *handlers) found(ctx context.Context, r *route.Request) (*api.Evaluation
 	}
 	for _, alloc := range all {
 		if alloc.EvalID == id {
-			return placement(alloc), nil
+			return evaluations.Placement(alloc), nil
 		}
 	}
 	return nil, apierror.New(apierror.NoEval)
-}
-
-// placement returns the evaluation that has placed an allocation.
-func placement(alloc *api.Allocation) *api.Evaluation {
-	e := evaluationOf(alloc.EvalID, alloc.Namespace, alloc.JobID, "job-register", alloc.CreateIndex)
-	e.CreateTime, e.ModifyTime = alloc.CreateTime, alloc.CreateTime
-	return e
 }
 
 // evaluation answers GET /v1/evaluation/:id.
@@ -138,7 +132,7 @@ func (h *handlers) evaluationList(ctx context.Context, r *route.Request) (route.
 	for _, alloc := range all {
 		if alloc.EvalID != "" && !known[alloc.EvalID] {
 			known[alloc.EvalID] = true
-			found = append(found, placement(alloc))
+			found = append(found, evaluations.Placement(alloc))
 		}
 	}
 	found = jobs.EvaluationsFor(r, found)

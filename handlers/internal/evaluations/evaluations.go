@@ -132,7 +132,9 @@ func (e *Store) Forget() {
 func Placement(current *api.Allocation) *api.Evaluation {
 	placed := completed(current, api.DesiredUpdates{Place: 1}, current.EvalID, TriggerRegister,
 		current.CreateIndex, current.CreateTime)
-	placed.JobModifyIndex = ptr.Deref(current.Job.CreateIndex)
+	if current.Job != nil {
+		placed.JobModifyIndex = ptr.Deref(current.Job.CreateIndex)
+	}
 	if JobIndexOf(current) == current.CreateIndex {
 		placed.DeploymentID = current.DeploymentID
 	}
