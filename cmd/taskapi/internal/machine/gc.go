@@ -63,16 +63,16 @@ func (m *Machine) collectOnce(ctx context.Context, report func(what string, err 
 	}
 }
 
-// ended returns the allocations that have ended and may be removed, and the jobs of all others. Those in kept count
-// among the others.
+// ended returns the allocations that have ended and may be removed, and the jobs of all others. Those in kept are among
+// the others, and keep no job alive.
 func (m *Machine) ended(kept map[string]bool) (ended []datadir.EndedAlloc, others []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, e := range m.entries {
 		switch {
-		case e.alloc == nil:
+		case e.alloc == nil || kept[id]:
 			others = append(others, "")
-		case !e.ended || kept[id] || interfaces.Replaced(e.alloc): // another version of a replaced one may begin
+		case !e.ended || interfaces.Replaced(e.alloc): // another version of a replaced one may begin
 			others = append(others, jobKey(e.alloc.Namespace, e.alloc.JobID))
 		default:
 			ended = append(ended, datadir.EndedAlloc{ID: id, Job: jobKey(e.alloc.Namespace, e.alloc.JobID),
@@ -89,7 +89,7 @@ func (m *Machine) removable(id string) bool {
 	alloc := m.endedOf(id)
 	m.mu.Lock()
 	e := m.entries[id]
-	if alloc == nil || e == nil || e.alloc.ModifyTime != alloc.ModifyTime {
+	if alloc == nil || e == nil || !e.ended || e.alloc.ModifyTime != alloc.ModifyTime {
 		m.mu.Unlock()
 		m.again(id)
 		return false

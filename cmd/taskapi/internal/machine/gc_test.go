@@ -126,6 +126,9 @@ func TestCollectsNothingThatRunsAgain(t *testing.T) {
 	if !slices.Equal(ended, want) {
 		t.Errorf("%+v have ended, want %+v", ended, want)
 	}
+	if ended, others = m.ended(map[string]bool{idOf(3): true}); len(ended) > 0 || !slices.Contains(others, "") {
+		t.Errorf("with one that is kept, %+v have ended, and the jobs %q run", ended, others)
+	}
 }
 
 // TestCollectsNoChildThatMayStartAgain: a child that its parent has not noted as started stays.

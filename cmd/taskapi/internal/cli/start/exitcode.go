@@ -40,8 +40,8 @@ func (f *ExitCodeFrom) Check(alloc *api.Allocation) error {
 		strings.Join(tasks, ", "))
 }
 
-// Stopping returns a factory of runners that stop when the task has ended, until ctx ends. It says why with
-// say. One goroutine makes the runners and calls Result.
+// Stopping returns a factory of runners that stop when the task has ended, until ctx ends. It says why with say. One
+// goroutine makes the runners and calls Result.
 func (f *ExitCodeFrom) Stopping(ctx context.Context, next interfaces.Factory, say func(why string)) interfaces.Factory {
 	if f.Task == "" {
 		return next
