@@ -86,6 +86,7 @@ func testStore(t *testing.T, kind Kind) {
 		{"watch", testWatch},
 		{"watch many", testWatchMany},
 		{"watch after too many changes", testGap},
+		{"feed", testFeed},
 		{"closed", testClosed},
 		{"contexts", testContexts},
 		{"leases", testLeases},

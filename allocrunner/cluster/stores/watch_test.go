@@ -3,7 +3,9 @@ package stores
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -208,4 +210,42 @@ func testLeaseOutlives(t *testing.T, open opener) {
 	if _, err := a.Hold(context.Background(), "alloc"); err == nil {
 		t.Error("a closed store has given a lease")
 	}
+}
+
+// testFeed: a feed of the heads of values has what other processes change while somebody reads, and, for the next
+// reader, what they changed meanwhile.
+func testFeed(t *testing.T, open opener) {
+	a, b := open(), open()
+	long := strings.Repeat("v", 1<<16)
+	clustertest.Put(t, a, "k/before", "0"+long)
+	feed := cluster.NewFeed(t.Context(), b, cluster.FeedConfig[string]{
+		Prefix: "k/", Lazy: true, Head: 2, Keep: func(value []byte) []byte { return value[:1:1] },
+		Decode: func(e cluster.Entry) string { return fmt.Sprintf("%s=%s", e.Key, e.Value) },
+	})
+	next := uint64(0)
+	want := func(gone bool, want string) {
+		t.Helper()
+		changes, after, more := feed.Since(next)
+		for len(changes) == 0 {
+			<-more
+			changes, after, more = feed.Since(next)
+		}
+		if next = after; len(changes) != 1 || changes[0].Value() != want || changes[0].Gone != gone {
+			t.Errorf("%d changes, the first %q, gone: %t; want %q", len(changes), changes[0].Value(), changes[0].Gone, want)
+		}
+	}
+	done := feed.Read(t.Context())
+	_, next, _ = feed.Since(math.MaxUint64)
+	clustertest.Put(t, a, "k/1", "1"+long)
+	want(false, "k/1=1")
+	clustertest.Put(t, a, "other", long)
+	clustertest.Put(t, a, "k/1", "2"+long)
+	want(false, "k/1=2")
+	clustertest.Commit(t, b, clustertest.Txn(clustertest.Delete("k/before")))
+	want(true, "k/before=0")
+	done()
+	clustertest.Put(t, a, "k/2", "3"+long)
+	done = feed.Read(t.Context())
+	want(false, "k/2=3")
+	done()
 }
