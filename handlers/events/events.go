@@ -41,6 +41,7 @@ const (
 	eventNode         = "NodeRegistration"
 	eventService      = "ServiceRegistration"
 	eventServiceGone  = "ServiceDeregistration"
+	eventVariable     = "VariableUpdated" // written, locked, unlocked or deleted
 )
 
 // Log keeps the latest events of allocations for GET /v1/event/stream. Each version of an allocation has an index of

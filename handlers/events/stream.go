@@ -85,9 +85,9 @@ const allKeys = "*"
 // MaxTopics bounds the topics of a subscription: Nomad has some twenty.
 const MaxTopics = 64
 
-// mayRead returns an error for a topic that the caller may not read. As in Nomad, the topics of a cluster's own objects,
-// and those that are unknown, are the operator's: for the operator they are silent. allKeys gives a caller the events
-// that it may see, and is refused to one who may see none.
+// mayRead returns an error for a topic that the caller may not read. As in Nomad, the topics of a cluster's own
+// objects, and those that are unknown, are the operator's: for the operator they are silent. allKeys gives a caller the
+// events that it may see, and is refused to one who may see none.
 func (c Config) mayRead(r *route.Request, topic api.Topic) error {
 	switch topic {
 	case allKeys:

@@ -16,10 +16,8 @@ import (
 	"taskapi/handlers/internal/route"
 )
 
-const (
-	topicVariable api.Topic = "Variable" // which the SDK does not name
-	eventVariable           = "VariableUpdated"
-)
+// topicVariable is a topic that the SDK does not name.
+const topicVariable = api.Topic("Variable")
 
 // Variables keeps the latest changes of variables, numbered as they come. A variables.Feed does.
 type Variables interface {

@@ -69,8 +69,10 @@ type Config struct {
 	Parser  jobs.Parser
 
 	Evaluations *Evaluations
-	Variables   func(*route.Request) (open func(context.Context) *events.VariableReader, err error) // see OfVariables
-	KeyID       func() string                                                                       // of the key that signs new identities, shown in allocations
+	KeyID       func() string // of the key that signs new identities, shown in allocations
+
+	// Variables opens what a stream has of variables, as events.Config.OfVariables does.
+	Variables func(*route.Request) (open func(context.Context) *events.VariableReader, err error)
 }
 
 type handlers struct {

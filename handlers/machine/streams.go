@@ -17,8 +17,8 @@ import (
 // maxLine bounds a line of an event stream: a batch of events, each of which may have a whole job.
 const maxLine = 16 << 20
 
-// events answers GET /v1/event/stream: the events of all allocations that run, and those of variables, each line with an
-// index of the machine. With an index, only events from now on are sent.
+// events answers GET /v1/event/stream: the events of all allocations that run, and those of variables, each line with
+// an index of the machine. With an index, only events from now on are sent.
 func (h *handlers) events(_ context.Context, r *route.Request) (route.Answer, error) {
 	open, err := h.Variables(r)
 	if err != nil {
