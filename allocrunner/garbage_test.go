@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // heavy is an environment that nobody reads.
@@ -77,7 +78,7 @@ func TestHooksKeepNoRequest(t *testing.T) {
 		t.Errorf("called: %v", called)
 	}
 
-	deadline := time.After(time.Minute)
+	deadline := time.After(polltest.Deadline())
 	for len(given) > 0 {
 		runtime.GC()
 		select {

@@ -120,7 +120,7 @@ func startMeasured(t *testing.T) string {
 // measuredMetrics returns what the target serves, once it has measured the tasks and decided on their health.
 func measuredMetrics(t *testing.T, target string) string {
 	t.Helper()
-	for deadline := time.Now().Add(4 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(polltest.Deadline()); ; time.Sleep(100 * time.Millisecond) {
 		answer, err := http.Get("http://" + target + "/metrics")
 		must.OK(t, err)
 		text, err := io.ReadAll(answer.Body)
@@ -153,7 +153,7 @@ func startPrometheus(t *testing.T, target string) string {
 	go func() { defer close(ended); _ = server.Wait() }()
 	t.Cleanup(func() { _ = server.Process.Kill(); <-ended })
 	base := "http://" + address
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(polltest.Deadline()); ; time.Sleep(50 * time.Millisecond) {
 		answer, err := http.Get(base + "/-/ready")
 		if err == nil {
 			answer.Body.Close()

@@ -32,6 +32,7 @@ import (
 	"taskapi/handlers/node"
 	"taskapi/identity"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 const (
@@ -420,7 +421,7 @@ func (s *server) dial(tb testing.TB) conn {
 	tb.Helper()
 	raw := must.Get(net.Dial("unix", s.path))(tb)
 	tb.Cleanup(func() { _ = raw.Close() })
-	if err := raw.SetDeadline(time.Now().Add(time.Minute)); err != nil { // a hung test ends
+	if err := raw.SetDeadline(time.Now().Add(polltest.Deadline())); err != nil { // a hung test ends
 		tb.Fatal(err)
 	}
 	return conn{raw, bufio.NewReader(raw)}

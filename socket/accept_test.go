@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 	"taskapi/socket"
 )
 
@@ -98,7 +99,7 @@ func TestBudgetIsShared(t *testing.T) {
 		select {
 		case c := <-conns[name]:
 			held[name] = append(held[name], c)
-		case <-time.After(time.Minute):
+		case <-time.After(polltest.Deadline()):
 			t.Fatalf("connection %d of %s is not accepted", len(held[name])+1, name)
 		}
 	}
@@ -290,7 +291,7 @@ func TestAcceptOutlivesRunningOutOfDescriptors(t *testing.T) {
 	}
 	c := dial(t, path)
 	must.Get(io.WriteString(p.stdin, "\n"))(t)
-	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	_ = c.SetReadDeadline(time.Now().Add(polltest.Deadline()))
 	if got, err := io.ReadAll(c); err != nil || string(got) != "alive" {
 		t.Errorf("read %q, %v, want %q", got, err, "alive")
 	}

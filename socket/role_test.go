@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 	"taskapi/socket"
 )
 
@@ -151,7 +152,7 @@ func newRole(t *testing.T, uid int, role string) (*process, string) {
 
 func (p *process) line(t *testing.T) string {
 	t.Helper()
-	_ = p.out.SetReadDeadline(time.Now().Add(time.Minute))
+	_ = p.out.SetReadDeadline(time.Now().Add(polltest.Deadline()))
 	var line bytes.Buffer
 	for b := make([]byte, 1); ; {
 		if _, err := p.out.Read(b); err != nil {

@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 	"taskapi/internal/proc"
 )
 
@@ -209,7 +210,7 @@ func (p process) await(t *testing.T, text string) {
 		if !strings.Contains(got, text) {
 			t.Errorf("got the event %q, want %q", got, text)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(polltest.Deadline()):
 		t.Fatalf("no event: want %q", text)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // TestHoldsWaitsForNoPipe: a task that exchanges its file for a pipe, again and again, keeps nobody waiting.
@@ -45,7 +46,7 @@ func TestHoldsWaitsForNoPipe(t *testing.T) {
 	}()
 	select {
 	case <-looked:
-	case <-time.After(2 * time.Minute):
+	case <-time.After(polltest.Deadline()):
 		t.Fatal("it waits for the pipe")
 	}
 }

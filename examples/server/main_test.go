@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 func TestServeReadsTheGreetingAgainOnHangup(t *testing.T) {
@@ -52,7 +53,7 @@ func TestServeReadsTheGreetingAgainOnHangup(t *testing.T) {
 		if err != nil {
 			t.Errorf("serve ended with %v", err)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(polltest.Deadline()):
 		t.Error("serve did not end")
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/handlers/upstream"
 	"taskapi/identity"
+	"taskapi/internal/polltest"
 	"taskapi/socket"
 )
 
@@ -154,7 +155,7 @@ func (f *fixture) replaceKey() {
 // until looks again and again, with a generous deadline.
 func (f *fixture) until(what string, done func() bool) {
 	f.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(polltest.Deadline()); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.Fatalf("%s: not within a minute", what)
 		}
@@ -590,7 +591,7 @@ func TestIndexGoesBackward(t *testing.T) {
 		if a.body != "restored" || a.header.Get("X-Nomad-Index") != "3" {
 			t.Errorf("%+v", a)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(polltest.Deadline()):
 		t.Error("the reader still waits for the index that there was before")
 	}
 }
@@ -768,7 +769,7 @@ func TestGrown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute)) // a hung test ends
+	_ = conn.SetDeadline(time.Now().Add(polltest.Deadline())) // a hung test ends
 	from, token := bufio.NewReader(conn), f.token("web", allocID)
 	ask := func() *http.Response {
 		head := "GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: " + token + "\r\n\r\n"

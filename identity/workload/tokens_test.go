@@ -25,6 +25,7 @@ import (
 	"taskapi/identity"
 	"taskapi/identity/identitytest"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 func TestClaims(t *testing.T) {
@@ -124,7 +125,7 @@ func TestStopReleasesTheHost(t *testing.T) {
 		must.Get(r.tokens.Start(host))(t)
 	}()
 	r.tokens.Stop()
-	deadline := time.After(time.Minute)
+	deadline := time.After(polltest.Deadline())
 	for {
 		runtime.GC()
 		select {

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/internal/filewatch"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,7 +28,7 @@ func wakes(t *testing.T, w *filewatch.Watch, why string) {
 	t.Helper()
 	select {
 	case <-w.Changed():
-	case <-time.After(time.Minute):
+	case <-time.After(polltest.Deadline()):
 		t.Fatalf("nobody was woken when %s", why)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"taskapi/allocrunner/cluster/etcd"
 	"taskapi/allocrunner/cluster/etcd/client"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
+	"taskapi/internal/polltest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -52,7 +53,7 @@ func direct(t testing.TB, nodes ...*etcdtest.Node) *client.Client {
 // until looks again and again, until ok.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(10 * time.Millisecond) { // between looks
+	for deadline := time.Now().Add(polltest.Deadline()); !ok(); time.Sleep(10 * time.Millisecond) { // between looks
 		if time.Now().After(deadline) {
 			t.Fatal(what)
 		}

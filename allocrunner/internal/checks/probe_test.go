@@ -20,6 +20,7 @@ import (
 
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // watched is a runner whose changes can be waited for.
@@ -59,7 +60,7 @@ func (w watched) await(t *testing.T, name string) api.AllocCheckStatus {
 		}
 		select {
 		case <-w.changed:
-		case <-time.After(2 * time.Minute): // beyond every check's timeout
+		case <-time.After(polltest.Deadline()): // beyond every check's timeout
 			t.Fatalf("check %q never ran", name)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // interactive returns a script that runs beside a task with files of the caller's.
@@ -282,7 +283,7 @@ func TestFilesAreClosed(t *testing.T) {
 			if tc.text == "" && len(head) == 2 || !tc.ends {
 				ends[0].CloseWrite()
 			}
-			_ = ends[0].SetReadDeadline(time.Now().Add(time.Minute))
+			_ = ends[0].SetReadDeadline(time.Now().Add(polltest.Deadline()))
 			if n, err := ends[0].Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 				t.Errorf("%d, %v; want the end", n, err)
 			}

@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/internal/notify"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // TestMain is also a process that sends its argument.
@@ -112,7 +113,7 @@ func (f *fixture) send(text string) {
 // until waits for a notice.
 func (f *fixture) until(what string, ok func(drivers.Notice) bool) drivers.Notice {
 	f.t.Helper()
-	late := time.After(time.Minute)
+	late := time.After(polltest.Deadline())
 	for {
 		n, changed := f.Current()
 		if ok(n) {
@@ -194,7 +195,7 @@ func TestFilesAreClosed(t *testing.T) {
 		&unix.SockaddrUnix{Name: f.path}, 0)
 	must.OK(t, err)
 	write.Close()
-	_ = read.SetDeadline(time.Now().Add(time.Minute))
+	_ = read.SetDeadline(time.Now().Add(polltest.Deadline()))
 	if n, err := read.Read(make([]byte, 1)); n != 0 || os.IsTimeout(err) {
 		t.Fatalf("the files were kept: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/polltest"
 )
 
 // traced is a Starter that tells when an environment or a version of the allocation that it has given away is garbage.
@@ -93,7 +94,7 @@ func TestRequestsOfHooksAreGarbage(t *testing.T) {
 	if want["environment"] < 2 || want["allocation"] < 2 { // of Prestart and Poststart
 		t.Errorf("given away: %v", want)
 	}
-	deadline := time.After(time.Minute)
+	deadline := time.After(polltest.Deadline())
 	for want["environment"]+want["allocation"] > 0 {
 		runtime.GC()
 		select {

@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 const crowdJob = `
@@ -63,7 +64,7 @@ func TestRun(t *testing.T) {
 	t.Cleanup(func() { _ = stop() })
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
-		for give := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) { // looks at files
+		for give := time.Now().Add(polltest.Deadline()); !ok(); time.Sleep(20 * time.Millisecond) { // looks at files
 			if len(ended) > 0 || time.Now().After(give) {
 				t.Fatalf("never %s", what)
 			}

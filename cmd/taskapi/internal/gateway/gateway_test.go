@@ -20,6 +20,7 @@ import (
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/identity"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 const allocID = "b29ec205-df7a-42ea-b4f8-b27f54486789"
@@ -240,7 +241,7 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(polltest.Deadline()); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within a minute", what)
 		}

@@ -19,6 +19,7 @@ import (
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // link is a machine's way to the store.
@@ -51,7 +52,7 @@ func (l *link) FreshUntil(string) time.Time {
 // until waits for something that other goroutines and the kernel bring about.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for give := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+	for give := time.Now().Add(polltest.Deadline()); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(give) {
 			t.Fatal("never ", what)
 		}
