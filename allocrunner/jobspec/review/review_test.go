@@ -34,6 +34,19 @@ func parse(tb testing.TB, body string) (*api.Job, error) {
 	return jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), Dir: tb.TempDir()})
 }
 
+// TestUnknownExtraClaim: the message names those that there are.
+func TestUnknownExtraClaim(t *testing.T) {
+	for want, names := range map[string][]string{"they have: a, b": {"a", "b"}, "they have: none": nil} {
+		here := host
+		here.ExtraClaims = names
+		job := must.Get(parse(t, task("identity { extra_claims = [\"nosuch\"] }")))(t)
+		_, findings, err := review.Job(job, here)
+		if err != nil || len(findings) != 1 || !strings.HasSuffix(findings[0].Message, want) {
+			t.Errorf("%v, %v; want one that ends with %q", findings, err, want)
+		}
+	}
+}
+
 // reviewOf reviews a job of one group "g", as "severity where: feature" lines.
 func reviewOf(tb testing.TB, body string) []string {
 	tb.Helper()

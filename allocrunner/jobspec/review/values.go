@@ -168,8 +168,9 @@ func (r *reviewer) identities(t *api.Task) {
 func (r *reviewer) claims(w *api.WorkloadIdentity, t *api.Task) {
 	for _, name := range w.ExtraClaims {
 		if !slices.Contains(r.host.ExtraClaims, name) {
-			r.refuse("identity extra_claims", "the machine's settings have no claim %q; %s: give it to "+
-				"identity.optional_extra_claims", name, cmp.Or("they have "+strings.Join(r.host.ExtraClaims, ", "), "none"))
+			r.refuse("identity extra_claims", "the machine's settings have no claim %q: add it to "+
+				"identity.optional_extra_claims, or name one of those that they have: %s", name,
+				cmp.Or(strings.Join(r.host.ExtraClaims, ", "), "none"))
 		}
 	}
 	if r.host.Issues == nil {
