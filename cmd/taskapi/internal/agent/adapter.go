@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -90,7 +89,7 @@ func (s *allocAdapter) SetPauseState(ctx context.Context, task string, override 
 	if v, ok := s.AllocRunner.(interfaces.Pauser); ok {
 		return v.SetPauseState(ctx, task, override)
 	}
-	return fmt.Errorf("no task runs here: %w", interfaces.ErrNotSupported)
+	return interfaces.ErrOnlyChildren
 }
 
 func (s *allocAdapter) Stop(ctx context.Context, noShutdownDelay bool) error {

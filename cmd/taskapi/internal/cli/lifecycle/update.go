@@ -320,9 +320,23 @@ func (u *updater) await(ctx context.Context, f *follow.Follower) error {
 }
 
 // awaitRestarted prints the events of tasks that restart with a new version, and returns when they run, or have done
-// their work. With --wait, await does so.
+// their work. A task that is stopped is not waited for. With --wait, await does so.
 func (u *updater) awaitRestarted(ctx context.Context, f *follow.Follower, before *api.Allocation,
 	tasks []string) error {
+	var stopped []string
+	tasks = slices.DeleteFunc(slices.Clone(tasks), func(task string) bool {
+		pauses := interfaces.ShownSchedule(before.TaskStates[task]).Pauses()
+		if pauses {
+			stopped = append(stopped, task)
+		}
+		return pauses
+	})
+	if len(stopped) > 0 {
+		err := u.environment.Printf("allocation %s has the new version; %s will start with it\n", u.ID, quoted(stopped))
+		if err != nil || len(tasks) == 0 {
+			return err
+		}
+	}
 	if u.detach || u.until.What != "" {
 		return u.environment.Printf("allocation %s has the new version, and starts new processes of %s\n", u.ID,
 			quoted(tasks))
