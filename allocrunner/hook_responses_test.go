@@ -66,6 +66,10 @@ func TestADoneHookIsNotCalledAgain(t *testing.T) {
 			r.runner.Detach()
 			_ = r.end()
 			cfg.Saved = state.saved()
+			if saved := cfg.Saved.Tasks["main"]; !c.done { // for an earlier version of this program it was
+				saved.Hooks = map[string]map[string]string{"giving done": {"response": `{"Done":true}`}}
+				cfg.Saved.Tasks["main"] = saved
+			}
 			r = begin(t, cfg)
 			r.restartTask("main")
 			if got := strings.Fields(r.untilLines("main/local/given", 3)); !slices.Equal(got, c.want) {

@@ -1,6 +1,6 @@
-// Package artifacts fetches the artifact blocks of a task before its first start. It promises that each artifact is
-// fetched once in the task's life, whatever ends meanwhile, and that neither events nor errors have the values of
-// headers and options. Another process fetches (package fetch), as the task's user.
+// Package artifacts fetches the artifact blocks of a task before it starts. It promises that each artifact is fetched
+// once while the job has it, whatever ends meanwhile, and that neither events nor errors have the values of headers and
+// options. Another process fetches (package fetch), as the task's user.
 package artifacts
 
 import (
@@ -52,7 +52,7 @@ type Hook struct {
 
 var _ interfaces.TaskPrestartHook = (*Hook)(nil)
 
-// New returns the hook of a task with artifacts. It comes after all hooks that add to the task's environment, which
+// New returns the hook of a task, which an update may give artifacts. It comes after all hooks that add to the task's environment, which
 // artifacts can refer to, and before the hook of templates, which may come from artifacts.
 func New(settings Settings, logger *slog.Logger, task string) *Hook {
 	return &Hook{settings, logger.With("task", task)}
@@ -67,42 +67,43 @@ const downloading = "Client is downloading artifacts"
 // grace is what a process may take beyond its own time limits.
 const grace = time.Minute
 
-// Prestart fetches the artifacts that are not there yet.
+// Prestart fetches the artifacts that are not there yet. It forgets those that the job no longer has before it fetches
+// others in their place: if the job has them again, they are fetched again.
 func (h *Hook) Prestart(
 	ctx context.Context, req *interfaces.TaskPrestartRequest,
 ) (*interfaces.TaskPrestartResponse, error) {
-	done := &interfaces.TaskPrestartResponse{Done: true}
-	if req.Restored || len(req.Task.Artifacts) == 0 {
-		return done, nil
+	if req.Restored {
+		return nil, nil
 	}
-	fetched := maps.Clone(req.Kept)
-	if fetched == nil {
-		fetched = map[string]string{}
-	}
+	fetched := map[string]string{}
 	r := &round{hook: h, req: req, events: req.Lifecycle.Event}
 	for _, a := range req.Task.Artifacts {
-		if fetched[id(a)] != "" {
+		if req.Kept[id(a)] != "" {
+			fetched[id(a)] = "1"
 			continue
 		}
 		if err := r.add(a); err != nil {
 			return nil, failure(a, err.Error())
 		}
 	}
+	if len(fetched) < len(req.Kept) {
+		req.Keep(maps.Clone(fetched))
+		if err := req.Sync(); err != nil {
+			return nil, fmt.Errorf("artifacts of an earlier version can't be forgotten: %w", err)
+		}
+	}
 	if len(r.artifacts) == 0 {
-		return done, nil
+		return nil, nil
 	}
 	r.events(api.TaskDownloadingArtifacts, downloading)
 	err := r.fetch(ctx, func(a *api.TaskArtifact) {
 		fetched[id(a)] = "1"
 		req.Keep(fetched)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return done, nil
+	return nil, err
 }
 
-// id tells artifacts of a task from one another, as their hash in Nomad does.
+// id tells artifacts of a task from one another, as their hash in Nomad does. Saved states have it.
 func id(a *api.TaskArtifact) string {
 	text, _ := json.Marshal(a) // of strings, maps of strings and flags
 	sum := sha256.Sum256(text)

@@ -135,9 +135,8 @@ func TestWhatIsCompleteIsNotFetchedAgain(t *testing.T) {
 		t.Errorf("%v, %v", resp, err)
 	}
 	fixed.Store(true)
-	resp, err = run.prestart(t.Context())
-	if err != nil || !resp.Done {
-		t.Errorf("%v, %v", resp, err)
+	if _, err = run.prestart(t.Context()); err != nil {
+		t.Error(err)
 	}
 	want := []string{"/a?q=value-value", "/b?token=value", "/b?token=value"}
 	if got := s.requests(); !slices.Equal(got, want) {
@@ -151,9 +150,57 @@ func TestWhatIsCompleteIsNotFetchedAgain(t *testing.T) {
 	if n := len(run.events); n != 2 {
 		t.Errorf("events: %q", run.events)
 	}
+	if _, err := run.prestart(t.Context()); err != nil || len(s.requests()) != 3 {
+		t.Errorf("at a restart: %v, %q", err, s.requests())
+	}
 	run.req.Kept, run.req.Restored = nil, true
-	if resp, err := run.prestart(t.Context()); err != nil || !resp.Done || len(s.requests()) != 3 {
-		t.Errorf("for a process that runs: %v, %v, %q", resp, err, s.requests())
+	if _, err := run.prestart(t.Context()); err != nil || len(s.requests()) != 3 {
+		t.Errorf("for a process that runs: %v, %q", err, s.requests())
+	}
+}
+
+// TestAnotherVersionOfTheJob gets its artifacts in the place of the earlier ones, and the version before them gets its
+// own again, also if the process has ended in between. What both have is not fetched again.
+func TestAnotherVersionOfTheJob(t *testing.T) {
+	t.Parallel()
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/none" {
+			http.Error(w, "no", http.StatusNotFound)
+		}
+		_, _ = io.WriteString(w, r.URL.Path)
+	})
+	file := func(path, to string) *api.TaskArtifact {
+		a := &api.TaskArtifact{GetterSource: new(s.URL + path), GetterMode: new("file"), RelativeDest: new("local/" + to)}
+		a.Canonicalize()
+		return a
+	}
+	run := newStart(t)
+	synced := 0
+	run.req.Sync = func() error { synced++; return nil }
+	version := func(fails bool, list ...*api.TaskArtifact) {
+		t.Helper()
+		run.req.Task.Artifacts = list
+		if _, err := run.prestart(t.Context()); (err != nil) != fails {
+			t.Error(err)
+		}
+	}
+	both := file("/both", "both")
+	version(false)
+	version(false, both, file("/old", "file"))
+	version(true, both, file("/none", "file"))
+	version(false, both, file("/old", "file"))
+	version(false, both, file("/new", "file"))
+	if got, err := os.ReadFile(filepath.Join(run.req.Dir.Dir, "local/file")); string(got) != "/new" || err != nil {
+		t.Errorf("the file is %q, %v", got, err)
+	}
+	version(false)
+	version(false, file("/new", "file"))
+	want := []string{"/both", "/new", "/new", "/none", "/old", "/old"}
+	if got := s.requests(); !slices.Equal(got, want) {
+		t.Errorf("asked for %q, want %q", got, want)
+	}
+	if synced != 3 {
+		t.Errorf("%d times that something was forgotten are on the disk, want 3", synced)
 	}
 }
 

@@ -64,7 +64,7 @@ var (
 	_ interfaces.ShutdownHook      = (*Hook)(nil)
 )
 
-// New returns the hook of a task with templates. It comes after all hooks that add to the task's environment, which
+// New returns the hook of a task, which an update may give templates. It comes after all hooks that add to the task's environment, which
 // templates can read.
 func New(cfg Config, task string) *Hook {
 	return &Hook{cfg: cfg, logger: cfg.Logger.With("task", task), task: task}
@@ -80,7 +80,7 @@ func (h *Hook) Prestart(
 	ctx context.Context, req *interfaces.TaskPrestartRequest,
 ) (*interfaces.TaskPrestartResponse, error) {
 	m, err := h.managerOf(req)
-	if err != nil {
+	if m == nil || err != nil {
 		return nil, err
 	}
 	attempted := m.attempted
@@ -105,7 +105,7 @@ func (h *Hook) Prestart(
 	return &interfaces.TaskPrestartResponse{Env: m.env()}, nil
 }
 
-// managerOf returns the manager of the task's templates. A manager lives through restarts of the task, unless a restart
+// managerOf returns the manager of the task's templates, nil for a task without. A manager lives through restarts of the task, unless a restart
 // is to render the templates again or the job gives the task another environment or other templates.
 func (h *Hook) managerOf(req *interfaces.TaskPrestartRequest) (*manager, error) {
 	h.mu.Lock()
@@ -118,6 +118,10 @@ func (h *Hook) managerOf(req *interfaces.TaskPrestartRequest) (*manager, error) 
 			return m, nil
 		}
 		m.stop(context.Background())
+		h.manager = nil
+	}
+	if len(req.Task.Templates) == 0 {
+		return nil, nil
 	}
 	m, err := newManager(h, req)
 	h.manager = m

@@ -160,8 +160,9 @@ func (r *record) saveHookData(hook string, kept map[string]string) {
 	r.savedTask.Hooks = hooks
 }
 
-// doneKey is where the response of a hook that is done is saved, beside the hook's own data.
-func doneKey(hook string) string { return hook + " done" }
+// doneKey is where the response of a hook that is done is saved, beside the hook's own data. Earlier versions of this
+// program saved it as HOOK done, also for artifacts, which a later version of the job may change: nobody reads that.
+func doneKey(hook string) string { return hook + " is done" }
 
 // hookDone returns the response of a hook that is done, nil for a hook that must be called.
 func (r *record) hookDone(hook string) *interfaces.TaskPrestartResponse {

@@ -175,9 +175,6 @@ func (c *comparer) field(row rule, name string, a, b reflect.Value) {
 		reflect.DeepEqual(old, c.restart[0]) && reflect.DeepEqual(b.Interface(), c.restart[1]) {
 		return // a task has its group's policy, before and after: the group has the changes
 	}
-	if a.Kind() == reflect.Slice && (a.Len() == 0 || b.Len() == 0) {
-		row.process = false // what the blocks need is made with the allocation, for a task that has any
-	}
 	switch elem := blockOf(a.Type()); {
 	case elem == nil, a.Kind() == reflect.Pointer && (a.IsNil() || b.IsNil()):
 		c.in(name, func() { c.add(row, difference(row, a, b)) })

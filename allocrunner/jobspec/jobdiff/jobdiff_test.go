@@ -306,28 +306,27 @@ func TestDefaultsAreNoChanges(t *testing.T) {
 	}
 }
 
-// TestTemplates: a task that has templates in both versions needs a new process alone; the hook of its templates is
-// made with the allocation, for a task that has any.
-func TestTemplates(t *testing.T) {
+// TestFilesOfATask: a task needs a new process alone for another template or artifact, also its first or its last.
+func TestFilesOfATask(t *testing.T) {
 	with := func(texts ...string) *api.Job {
 		task := &api.Task{Name: "t"}
 		for _, text := range texts {
 			task.Templates = append(task.Templates, &api.Template{EmbeddedTmpl: &text})
+			task.Artifacts = append(task.Artifacts, &api.TaskArtifact{GetterSource: &text})
 		}
 		return &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{task}}}}
 	}
-	for _, c := range []struct {
-		old, new *api.Job
-		task     string
-	}{
-		{with("a"), with("b"), "t"},
-		{with("a"), with("a", "b"), "t"},
-		{with(), with("a"), ""},
-		{with("a"), with(), ""},
+	for _, c := range []struct{ old, new *api.Job }{
+		{with("a"), with("b")}, {with("a"), with("a", "b")}, {with(), with("a")}, {with("a"), with()},
 	} {
 		changes := jobdiff.Changes(c.old, c.new, "g")
-		if len(changes) == 0 || changes[0].InPlace || changes[0].Task != c.task {
-			t.Errorf("%+v, want a change that needs a process of %q", changes, c.task)
+		for _, change := range changes {
+			if change.InPlace || change.Task != "t" {
+				t.Errorf("%+v, want a change that needs a process of the task", change)
+			}
+		}
+		if len(changes) != 2 {
+			t.Errorf("%v, want one of each kind", changes)
 		}
 	}
 }

@@ -144,8 +144,8 @@ var taskRows = []row{
 	{ignored("tasks are compared by name"), "Name"},
 	// A process reads its resources in its environment.
 	{destructive(newProcess).open(), "Driver User Resources VolumeMounts CSIPluginConfig Kind"},
-	{destructive(newProcess).byProcess(), "Config Env Templates"},
-	{destructive(newProcess), "Artifacts Secrets DispatchPayload"},
+	{destructive(newProcess).byProcess(), "Config Env Templates Artifacts"},
+	{destructive(newProcess), "Secrets DispatchPayload"},
 	{destructive("decides the order of the tasks; needs a new allocation").open(), "Lifecycle"},
 	{inPlace(atOnce).open(), "Schedule"},
 	{destructive(newIdentity), "Vault"},

@@ -21,13 +21,11 @@ func (s *wiring) fileHooks(alloc *api.Allocation, task *api.Task) (hooks []inter
 	if h := dispatch.HookOf(alloc.Job, task); h != nil {
 		hooks = append(hooks, h)
 	}
-	if len(task.Artifacts) > 0 {
-		hooks = append(hooks, artifacts.New(s.cfg.Settings.Artifacts, s.logger, task.Name))
-	}
+	hooks = append(hooks, artifacts.New(s.cfg.Settings.Artifacts, s.logger, task.Name))
 	return append(hooks, s.secretHooks(alloc, task)...)
 }
 
-// secretHooks returns the hooks of a task's token of Vault and of its templates; none for a task without.
+// secretHooks returns the hooks of a task's token of Vault and of its templates. An update may give it its first one.
 func (s *wiring) secretHooks(alloc *api.Allocation, task *api.Task) (hooks []interfaces.TaskHook) {
 	sources := map[render.Program]templates.Source{}
 	if s.reader != nil {
@@ -37,9 +35,6 @@ func (s *wiring) secretHooks(alloc *api.Allocation, task *api.Task) (hooks []int
 		token := s.vaultHook(task)
 		sources[render.Vault] = token
 		hooks = append(hooks, token)
-	}
-	if len(task.Templates) == 0 {
-		return hooks
 	}
 	if s.templates == nil {
 		s.templates = templates.NewWatch(s.cfg.Cluster, s.logger)

@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/readiness"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
+	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/internal/ptr"
 )
 
@@ -287,8 +288,8 @@ func eventsAfter(last *api.TaskEvent, events []*api.TaskEvent) []*api.TaskEvent 
 }
 
 // AwaitStarted prints events until each of the tasks has started since before, is ready and has run for settleTime, or
-// has ended for good, or until the allocation has ended. Errors: a task has ended and is to be started again; a task or
-// the allocation has failed; a task is stopped, or paused by its schedule.
+// has ended for good, or until the allocation has ended. Errors: a task has failed to start, or has ended, and is
+// to be started again; a task or the allocation has failed; a task is stopped, or paused by its schedule.
 func (f *Follower) AwaitStarted(ctx context.Context, before *api.Allocation, tasks []string) error {
 	f.Until = func(now *api.Allocation) bool { return which(tasks, starting, before, now) == "" }
 	started, err := f.Follow(ctx)
@@ -318,6 +319,10 @@ func (f *Follower) AwaitStarted(ctx context.Context, before *api.Allocation, tas
 	if alloc.ClientStatus == api.AllocClientStatusFailed {
 		return fmt.Errorf("allocation %s has failed", f.ID)
 	}
+	if task := which(tasks, failedToStart, before, alloc); task != "" {
+		return fmt.Errorf("task %q of allocation %s has failed to start: %s", task, f.ID,
+			linewriter.OneLine(startFailure(before.TaskStates[task], alloc.TaskStates[task]).DisplayMessage))
+	}
 	if task := which(tasks, endedSince, started, alloc); task != "" {
 		end := base.LastEvent(alloc.TaskStates[task], api.TaskTerminated)
 		return fmt.Errorf("task %q of allocation %s has started and ended at once (%s)", task, f.ID,
@@ -345,7 +350,28 @@ func which(tasks []string, is func(was, now *api.TaskState) bool, before, now *a
 // starting reports whether a task is to start and has not done so since was, or is not ready yet.
 func starting(was, now *api.TaskState) bool {
 	ready, _ := readiness.Shown(now)
-	return !now.Failed && !paused(was, now) && (now.StartedAt.Equal(was.StartedAt) || now.State == "running" && !ready)
+	return !now.Failed && !paused(was, now) && !failedToStart(was, now) &&
+		(now.StartedAt.Equal(was.StartedAt) || now.State == "running" && !ready)
+}
+
+// failedToStart reports whether the latest attempt to start a task since was has failed.
+func failedToStart(was, now *api.TaskState) bool { return startFailure(was, now) != nil }
+
+// startFailure returns the event of that failure, nil for none.
+func startFailure(was, now *api.TaskState) (failure *api.TaskEvent) {
+	var last *api.TaskEvent
+	if n := len(was.Events); n > 0 {
+		last = was.Events[n-1]
+	}
+	for _, e := range eventsAfter(last, now.Events) {
+		switch e.Type {
+		case api.TaskStarted:
+			failure = nil
+		case api.TaskDriverFailure, api.TaskFailedValidation, api.TaskSetupFailure, api.TaskArtifactDownloadFailed:
+			failure = e
+		}
+	}
+	return failure
 }
 
 // endedSince reports whether the process that a task had at was has ended, and another follows it.

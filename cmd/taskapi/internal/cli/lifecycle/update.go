@@ -40,10 +40,10 @@ func Update(w base.Environment) *cobra.Command {
 Each line says whether the change is made in place, restarts a task, or needs new processes of the whole allocation.
 Changes that are not made in place are refused, with exit code 2, and nothing changes, unless a flag allows them:
 
---restart restarts no more than the changes need. A new config, env or template of tasks restarts these tasks alone, if
-they have not ended; the other tasks run on. Any other change that is not made in place, and one of a task that has
-ended, such as a prestart task, needs the whole group: the allocation is stopped gracefully and run again, under the
-same ID and in the same directory.
+--restart restarts no more than the changes need. A new config, env, template or artifact of tasks restarts
+these tasks alone, if they have not ended; the other tasks run on. Any other change that is not made in place, and one
+of a task that has ended, such as a prestart task, needs the whole group: the allocation is stopped gracefully and run
+again, under the same ID and in the same directory.
 
 --replace does the latter in any case. --only TASK takes only that task from the job file, and leaves the rest of the
 job as it runs.
