@@ -1,13 +1,10 @@
 package datadir
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -77,50 +74,34 @@ func (l *Lock) takeFrom(old *Lock, alloc *api.Allocation) error {
 
 // latestEnded returns the allocation from which the next one of alloc's name takes its data, empty for none.
 func (d Dir) latestEnded(alloc *api.Allocation, logger *slog.Logger) (id string, err error) {
-	all, unread, err := d.stickyOf(alloc)
+	ids, err := d.IDs()
+	var latest *api.Allocation
+	var unread []string
+	for _, id := range ids {
+		saved, err := d.Peek(id)
+		switch {
+		case err == nil && (saved == nil || !saved.Terminal || saved.Alloc.Namespace != alloc.Namespace ||
+			saved.Alloc.Name != alloc.Name || !interfaces.Sticky(saved.Alloc)):
+		case !allocdir.HasSticky(d.Alloc(id)):
+		case err != nil:
+			unread = append(unread, id)
+		case latest == nil || saved.Alloc.ModifyTime > latest.ModifyTime:
+			latest = saved.Alloc
+		}
+	}
 	if len(unread) > 0 {
 		logger.Warn("the states of allocations can't be read: sticky data of theirs are not taken", "allocs", unread)
 	}
-	for _, saved := range all {
-		if saved.Terminal {
-			return saved.Alloc.ID, err
-		}
+	if latest == nil {
+		return "", err
 	}
-	return "", err
+	return latest.ID, err
 }
 
-// StickyLeft returns interfaces.ErrSticky, wrapped, if an ended allocation has the latest sticky data of its name.
+// StickyLeft returns interfaces.ErrSticky, wrapped, if an ended allocation has sticky data that no other one has taken.
 func (d Dir) StickyLeft(alloc *api.Allocation) error {
 	if !interfaces.Sticky(alloc) || !allocdir.HasSticky(d.Alloc(alloc.ID)) {
 		return nil
 	}
-	if all, _, err := d.stickyOf(alloc); err == nil && len(all) > 0 && all[0].Alloc.ID != alloc.ID {
-		return nil
-	}
 	return fmt.Errorf("allocation %s: %w", alloc.ID, interfaces.ErrSticky)
-}
-
-// stickyOf returns the allocations of like's name with sticky data that are not empty: first those that have not ended,
-// then the others, the latest first. unread are allocations with data, and with a state that can't be read.
-func (d Dir) stickyOf(like *api.Allocation) (all []*interfaces.Saved, unread []string, err error) {
-	ids, err := d.IDs()
-	for _, id := range ids {
-		saved, err := d.Peek(id)
-		switch {
-		case err == nil && (saved == nil || saved.Alloc.Namespace != like.Namespace || saved.Alloc.Name != like.Name ||
-			!interfaces.Sticky(saved.Alloc)):
-		case !allocdir.HasSticky(d.Alloc(id)):
-		case err != nil:
-			unread = append(unread, id)
-		default:
-			all = append(all, saved)
-		}
-	}
-	slices.SortFunc(all, func(a, b *interfaces.Saved) int {
-		if a.Terminal != b.Terminal {
-			return cmp.Compare(strconv.FormatBool(a.Terminal), strconv.FormatBool(b.Terminal))
-		}
-		return cmp.Compare(b.Alloc.ModifyTime, a.Alloc.ModifyTime)
-	})
-	return all, unread, err
 }

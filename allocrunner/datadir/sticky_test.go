@@ -151,14 +151,15 @@ func TestTakeStickyWaits(t *testing.T) {
 	}
 }
 
-// TestStickyLeft: the latest sticky data of a name are kept, and not those of a child, whose name has no next one.
+// TestStickyLeft: sticky data that no allocation has taken are kept, also beside later ones, and not those of a child:
+// its name has no next allocation.
 func TestStickyLeft(t *testing.T) {
 	d := newDisk(t)
 	child := stickyAlloc("web/periodic-1", true, 1)
 	child.Job.ParentID = new("web")
-	early, latest, runs := stickyAlloc("web", true, 1), stickyAlloc("web", true, 2), stickyAlloc("web", true, 1)
+	early, latest, next := stickyAlloc("web", true, 1), stickyAlloc("web", true, 2), stickyAlloc("web", true, 3)
 	for _, alloc := range []*api.Allocation{early, latest, child} {
-		d.end(t, alloc, "data")
+		must.OK(t, d.end(t, alloc, "data").Close())
 	}
 	check := func(what string, alloc *api.Allocation, want bool) {
 		t.Helper()
@@ -166,12 +167,10 @@ func TestStickyLeft(t *testing.T) {
 			t.Errorf("%s: %v, want it kept: %v", what, err, want)
 		}
 	}
-	check("early", early, false)
+	check("early", early, true)
 	check("latest", latest, true)
 	check("child", child, false)
-	l := d.lock(t, runs, d.store)
-	must.OK(t, errors.Join(l.State().Put(interfaces.Saved{Alloc: runs}), os.MkdirAll(l.Dir+"/alloc/data", 0o700)))
-	check("latest, beside one that runs without data", latest, true)
-	must.OK(t, os.WriteFile(l.Dir+"/alloc/data/f", nil, 0o600))
-	check("latest, beside one that runs", latest, false)
+	must.OK(t, d.take(t, d.lock(t, next, d.store), next))
+	check("early, beside one that has taken the latest data", early, true)
+	check("latest, after its data were taken", latest, false)
 }

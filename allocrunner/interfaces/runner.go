@@ -41,8 +41,8 @@ var (
 	ErrInvalidJob = errors.New("the job can't be run")
 	// ErrNotTerminal: the allocation runs, or may run again.
 	ErrNotTerminal = errors.New("the allocation has not ended")
-	// ErrSticky: the allocation has ended and keeps its sticky data for the next one of its name.
-	ErrSticky = errors.New("it keeps its sticky data for the next allocation of its name")
+	// ErrSticky: the allocation has ended with sticky data, and no other one has taken them.
+	ErrSticky = errors.New("it has sticky data that no other allocation has taken")
 	// ErrNotParameterized and ErrNotPeriodic: the job starts no children in this way.
 	ErrNotParameterized = errors.New("the job is not parameterized")
 	ErrNotPeriodic      = errors.New("the job is not periodic, or its schedule is not enabled")

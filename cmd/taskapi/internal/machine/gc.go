@@ -82,9 +82,8 @@ func (m *Machine) ended(kept map[string]bool) (ended []datadir.EndedAlloc, other
 	return ended, others
 }
 
-// removable reports whether an allocation is as it was when it ended, and nobody needs it: the next allocation of its
-// name for its sticky data, or its parent, which would start a child again whose start it has not noted. What has run
-// again since it ended is followed.
+// removable reports whether an allocation is as it was when it ended, has no sticky data, and is not needed by its
+// parent, which would start a child again whose start it has not noted. What has run again since it ended is followed.
 func (m *Machine) removable(id string) bool {
 	alloc := m.endedOf(id)
 	m.mu.Lock()

@@ -29,9 +29,9 @@ func GC(w base.Environment) *cobra.Command {
 		Short:   "Remove ended allocations with their directories",
 		Long: `Removes allocations that have ended, with their directories, logs and state.
 
-An allocation that has not ended is refused and stays as it is. So does one that keeps the latest sticky data of its
-name (ephemeral_disk) for the next allocation, unless --sticky removes it with the data. --all also removes the
-temporary directories that a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs in them.`,
+An allocation that has not ended is refused and stays as it is. So does one with sticky data (ephemeral_disk) that no
+other allocation has taken, unless --sticky removes it with the data. --all also removes the temporary directories that
+a killed 'taskapi dev' or 'taskapi test' of this user has left, once nothing runs in them.`,
 		Example: `  taskapi gc 115ef685
   taskapi gc --all
   taskapi gc --sticky 115ef685`,
@@ -68,7 +68,7 @@ temporary directories that a killed 'taskapi dev' or 'taskapi test' of this user
 	at.Add(cmd, w, base.ToRemove)
 	cmd.ValidArgsFunction = base.CompleteEnded(&at.DataDir, w)
 	cmd.Flags().BoolVar(&all, "all", false, "remove every allocation that has ended")
-	cmd.Flags().BoolVar(&sticky, "sticky", false, "also remove the latest sticky data of an allocation's name")
+	cmd.Flags().BoolVar(&sticky, "sticky", false, "also remove sticky data that no other allocation has taken")
 	return cmd
 }
 
@@ -115,8 +115,8 @@ func ended(w base.Environment, dataDir string) (found []base.Target, err error) 
 	return found, errors.Join(err, l.RemoveLeftovers())
 }
 
-// remove removes an allocation that has ended, and says so. Errors: interfaces.ErrSticky if it keeps the latest sticky
-// data of its name, which only sticky removes.
+// remove removes an allocation that has ended, and says so. Errors: interfaces.ErrSticky if it has sticky data, which
+// only the flag removes.
 func remove(ctx context.Context, t base.Target, sticky bool, w base.Environment) error {
 	if saved, err := t.Layout.Peek(t.ID); !sticky && err == nil && saved != nil && saved.Terminal {
 		if err := t.Layout.StickyLeft(saved.Alloc); err != nil {
