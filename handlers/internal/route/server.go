@@ -26,8 +26,8 @@ type Authenticator interface {
 
 var _ Authenticator = (*auth.Authenticator)(nil)
 
-// Config has what the server of a table needs. All but Auditor and Fault are required; package handlers has defaults
-// for Limits and for the callbacks.
+// Config has what the server of a table needs. All but Auditor, Refusals and Fault are required; package handlers has
+// defaults for Limits and for the callbacks.
 type Config struct {
 	Authenticator Authenticator
 	Allocs        Allocs
