@@ -54,6 +54,11 @@ func (m *Machine) follow(ctx context.Context, id string) {
 			m.set(id, found.Alloc, true)
 			return
 		case client.Serving:
+			if interfaces.Ended(found.Alloc) { // the process exits when nobody asks any more
+				m.set(id, found.Alloc, false)
+				_ = pause.Sleep(ctx)
+				continue
+			}
 			pause.Reset()
 			since := time.Now()
 			m.serving(ctx, id, found.Alloc)
@@ -115,7 +120,8 @@ func (m *Machine) serving(ctx context.Context, id string, alloc *api.Allocation)
 		}
 		if interfaces.Ended(next) {
 			m.set(id, next, false)
-			_ = wake.Sleep(ctx, client.Pause) // the process exits when it has told its clients
+			m.http.CloseIdleConnections() // the process exits when its clients are gone
+			_ = wake.Sleep(ctx, client.Pause)
 			return
 		}
 		alloc = next
