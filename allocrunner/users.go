@@ -112,8 +112,8 @@ func (r *Runner) needUsers(isolate bool) (isolated []string, others bool) {
 	return isolated, others
 }
 
-// releaseUsers gives back what acquireUsers took. Files keep their owners, so nobody can read them any more. Sticky data
-// also keep the numbers of their owners.
+// releaseUsers gives back what acquireUsers took. Files keep their owners, so nobody can read them any more. Sticky
+// data also keep the numbers of their owners.
 func (r *Runner) releaseUsers() error {
 	if !r.resources.users.taken {
 		return nil

@@ -96,8 +96,8 @@ var absences = []absence{
 }
 
 // absentRoutes returns the rows of the routes that answer 501. Any valid token gets their words, which say nothing
-// about the allocation. Lists are empty rather than absent, where Nomad has a list and there can be nothing in it here, and
-// one of them is 404, as in Nomad.
+// about the allocation. Lists are empty rather than absent, where Nomad has a list and there can be nothing in it here,
+// and one of them is 404, as in Nomad.
 func absentRoutes() []route.Route {
 	var rows []route.Route
 	for _, none := range [...]struct{ path, doc string }{

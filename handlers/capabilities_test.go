@@ -61,8 +61,8 @@ var opens = map[string][]string{
 	},
 	"node:read": {
 		"GET /v1/agent/members", "GET /v1/client/stats", "GET /v1/nodes", "GET /v1/node/{node}",
-		"GET /v1/node/pool/{pool}/nodes", "GET /v1/node/{node}/allocations", "GET /v1/client/metadata", "GET /v1/event/stream",
-	},
+		"GET /v1/node/pool/{pool}/nodes", "GET /v1/node/{node}/allocations", "GET /v1/client/metadata",
+		"GET /v1/event/stream"},
 	"node:write": {
 		"PUT /v1/client/gc", "PUT /v1/client/metadata",
 	},

@@ -76,7 +76,8 @@ func success(entry route.Route) int {
 		return http.StatusNotFound
 	case strings.HasSuffix(entry.Pattern, "/scale") && entry.Methods[0] == http.MethodPut: // the agent's alone
 		return http.StatusNotImplemented
-	case strings.HasPrefix(entry.Doc, "Answers 404"), entry.Pattern == "/v1/acl/token/{name}" && entry.Answer == route.JSON:
+	case strings.HasPrefix(entry.Doc, "Answers 404"),
+		entry.Pattern == "/v1/acl/token/{name}" && entry.Answer == route.JSON:
 		return http.StatusNotFound
 	case entry.Pattern == "/v1/operator/license" && entry.Answer == route.JSON:
 		return http.StatusNoContent
@@ -90,7 +91,8 @@ func success(entry route.Route) int {
 	case route.Absent:
 		return http.StatusNotImplemented
 	}
-	if strings.HasSuffix(entry.Pattern, "{deployment}") && entry.Pattern != "/v1/deployment/allocations/{deployment}" { // there are none
+	// There are none.
+	if strings.HasSuffix(entry.Pattern, "{deployment}") && entry.Pattern != "/v1/deployment/allocations/{deployment}" {
 		return http.StatusNotFound
 	}
 	return http.StatusOK

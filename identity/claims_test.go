@@ -23,7 +23,7 @@ var claimRows = []struct {
 	{"jti", true, false, "unique to the token"},
 	{"iss", true, false, "the setting `identity.issuer`; without it, none"},
 	{"sub", true, false, "`REGION:NAMESPACE:JOB:GROUP:TASK:IDENTITY`"},
-	{"aud", true, false, "the identity's `aud`, or the setting `identity.audience`: a text when there is one, else a list"},
+	{"aud", true, false, "the identity's `aud`, or the setting `identity.audience`: a text if there is one, else a list"},
 	{"iat", true, false, "when it was issued"},
 	{"nbf", true, false, "the same"},
 	{"exp", true, false, "always; in Nomad, only of an identity with a `ttl`"},

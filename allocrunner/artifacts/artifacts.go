@@ -52,8 +52,8 @@ type Hook struct {
 
 var _ interfaces.TaskPrestartHook = (*Hook)(nil)
 
-// New returns the hook of a task, which an update may give artifacts. It comes after all hooks that add to the task's environment, which
-// artifacts can refer to, and before the hook of templates, which may come from artifacts.
+// New returns the hook of a task, which an update may give artifacts. It comes after all hooks that add to the task's
+// environment, which artifacts can refer to, and before the hook of templates, which may come from artifacts.
 func New(settings Settings, logger *slog.Logger, task string) *Hook {
 	return &Hook{settings, logger.With("task", task)}
 }

@@ -100,7 +100,8 @@ func (s StopRequest) Apply(a *api.Allocation) (changed bool) {
 // Replaced reports whether an allocation ends, or has ended, so that another version of it can follow.
 func Replaced(a *api.Allocation) bool { return a.DesiredDescription == descriptionReplaced }
 
-// Sticky reports whether the next allocation of the same name gets an allocation's data. A child's name has no next one.
+// Sticky reports whether the next allocation of the same name gets an allocation's data. A child's name has no next
+// one.
 func Sticky(a *api.Allocation) bool {
 	if a.Job == nil {
 		return false

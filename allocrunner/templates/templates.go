@@ -64,8 +64,8 @@ var (
 	_ interfaces.ShutdownHook      = (*Hook)(nil)
 )
 
-// New returns the hook of a task, which an update may give templates. It comes after all hooks that add to the task's environment, which
-// templates can read.
+// New returns the hook of a task, which an update may give templates. It comes after all hooks that add to the task's
+// environment, which templates can read.
 func New(cfg Config, task string) *Hook {
 	return &Hook{cfg: cfg, logger: cfg.Logger.With("task", task), task: task}
 }
@@ -105,8 +105,9 @@ func (h *Hook) Prestart(
 	return &interfaces.TaskPrestartResponse{Env: m.env()}, nil
 }
 
-// managerOf returns the manager of the task's templates, nil for a task without. A manager lives through restarts of the task, unless a restart
-// is to render the templates again or the job gives the task another environment or other templates.
+// managerOf returns the manager of the task's templates, nil for a task without. A manager lives through restarts of
+// the task, unless a restart is to render the templates again or the job gives the task another environment or other
+// templates.
 func (h *Hook) managerOf(req *interfaces.TaskPrestartRequest) (*manager, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

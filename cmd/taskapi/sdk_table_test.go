@@ -30,7 +30,8 @@ const (
 // sdkTable is every call of the SDK and what it gets: works, a status, an error of the SDK's own, or local for what
 // makes no request.
 var sdkTable = []sdkCalls{
-	{"Allocations", "Checks Info List PrefixList Restart RestartAllTasks Services Signal Stats Stop GetPauseState SetPauseState",
+	{"Allocations", "Checks Info List PrefixList Restart RestartAllTasks Services Signal Stats Stop GetPauseState " +
+		"SetPauseState",
 		works, works, ""},
 	{"Allocations", "Exec", works, "403", "a policy may give a task alloc-exec"},
 	{"Allocations", "GC", "409", "409", "of one that runs; an ended one is removed"},

@@ -134,8 +134,8 @@ func pauseGet(_ context.Context, r *route.Request, alloc Pauser) (route.Answer, 
 	return route.Respond(api.AllocGetPauseResponse{ScheduleState: string(state)})
 }
 
-// pauseSet answers PUT /v1/client/allocation/:id/pause: a task is stopped, runs, or follows its schedule. The answer does
-// not wait for its process.
+// pauseSet answers PUT /v1/client/allocation/:id/pause: a task is stopped, runs, or follows its schedule. The answer
+// does not wait for its process.
 func pauseSet(ctx context.Context, r *route.Request, alloc Pauser) (route.Answer, error) {
 	var want api.AllocPauseRequest
 	if err := r.Decode(&want, false); err != nil {

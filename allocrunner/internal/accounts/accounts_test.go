@@ -104,7 +104,8 @@ func TestStickyNumbers(t *testing.T) {
 			for _, next := range []string{two + "/.sticky", two} {
 				must.OK(t, os.Rename(at+"/users.json", next+"/users.json"))
 				at = next
-				if _, err := r.Take(other, accounts.List{}, false, []string{"a", "b", "c"}, small); !errors.Is(err, accounts.ErrNone) {
+				_, err := r.Take(other, accounts.List{}, false, []string{"a", "b", "c"}, small)
+				if !errors.Is(err, accounts.ErrNone) {
 					t.Errorf("another one gets a number of the list in %s: %v", at, err)
 				}
 			}

@@ -182,8 +182,8 @@ func (p Policy) failed(e Event) string {
 	return ""
 }
 
-// Problem returns why an allocation is not healthy, and the task and the ID of the check that this is about. The text is
-// empty if it is healthy.
+// Problem returns why an allocation is not healthy, and the task and the ID of the check that this is about. The text
+// is empty if it is healthy.
 func (p Policy) Problem(e Event) (text, task, check string) {
 	first := p.problem(e)
 	return first.text, first.task, first.check
@@ -226,7 +226,8 @@ func (p Policy) checkProblem(checks api.AllocCheckStatuses) problem {
 		return problem{}
 	}
 	c := checks[first]
-	return problem{c.Task, first, fmt.Sprintf("check %s of service %q is %s", interfaces.Quote(c.Check), c.Service, c.Status)}
+	return problem{c.Task, first,
+		fmt.Sprintf("check %s of service %q is %s", interfaces.Quote(c.Check), c.Service, c.Status)}
 }
 
 // mustRun reports whether the checks of a task, or of the group for the empty name, must succeed.

@@ -219,8 +219,8 @@ func (g Group) toStart() []string {
 func (g Group) Ended() bool { return g.all(notPoststop, isDead) }
 
 // ClientStatus returns the allocation's status and description by Nomad's rules: a failed task comes before a running
-// one, a running one before a pending one, and a pending one before completion. An allocation whose tasks an operator has
-// stopped is running, since it began and has not ended.
+// one, a running one before a pending one, and a pending one before completion. An allocation whose tasks an operator
+// has stopped is running, since it began and has not ended.
 func (g Group) ClientStatus() (status, description string) {
 	isRunning := func(_ Task, s State) bool { return s.Phase == Running }
 	switch {

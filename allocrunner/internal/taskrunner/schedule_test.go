@@ -161,7 +161,8 @@ func TestStopTask(t *testing.T) {
 		}
 		r.Kill(nil, Graceful)
 		synctest.Wait()
-		if err := r.SetPauseState(t.Context(), interfaces.ScheduleForcedPause); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		err := r.SetPauseState(t.Context(), interfaces.ScheduleForcedPause)
+		if !errors.Is(err, interfaces.ErrTaskNotRunning) {
 			t.Errorf("a stop of a dead task: %v", err)
 		}
 		r.Close()

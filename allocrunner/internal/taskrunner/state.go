@@ -351,8 +351,8 @@ func (t *transition) start(before ...effect) {
 }
 
 // follow acts on what the schedule says now, or the operator. As in Nomad, a pause has the kill_signal and the
-// kill_timeout of a kill, and at the end of the schedule's times no shutdown delay. Clients of a paused task are refused:
-// it may be paused for days.
+// kill_timeout of a kill, and at the end of the schedule's times no shutdown delay. Clients of a paused task are
+// refused: it may be paused for days.
 func (t *transition) follow(override interfaces.ScheduleState) {
 	was, stopped := t.schedule(), t.override
 	if t.times.Always() && override == interfaces.ScheduleForcedRun { // it needs no force

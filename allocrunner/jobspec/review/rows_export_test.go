@@ -101,8 +101,8 @@ var otherRows = []Row{
 	{"volume", "source", Honoured, "the machine must have it, and not for reading alone unless read_only is true"},
 	{"volume", "read_only", Honoured, "for drivers that mount; see volume_mount"},
 	{"volume", "per_alloc", Honoured, "the volume's name has the allocation's index: NAME[0]"},
-	{"ephemeral_disk", "sticky", Honoured, "the next allocation of the same name gets alloc/data, and the local directories " +
-		"of the tasks that it has, too"},
+	{"ephemeral_disk", "sticky", Honoured, "the next allocation of the same name gets alloc/data, and the local " +
+		"directories of the tasks that it has, too"},
 	{"volume_mount", "volume", Honoured, "it must be a volume of the group"},
 	{"volume_mount", "read_only", Warning, readOnlyWords},
 	{"volume_mount", "propagation_mode", Note, linkWords},

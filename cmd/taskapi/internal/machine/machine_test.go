@@ -41,7 +41,8 @@ func newTest(t *testing.T) *Machine {
 // end saves an allocation that has ended.
 func (m *Machine) end(t *testing.T, id, job string) { m.save(t, id, job, true) }
 
-// save saves an allocation that has ended, or has no process and has not ended. That of the job "sticky" has sticky data.
+// save saves an allocation that has ended, or has no process and has not ended. That of the job "sticky" has sticky
+// data.
 func (m *Machine) save(t *testing.T, id, job string, ended bool) {
 	t.Helper()
 	status := api.AllocClientStatusRunning

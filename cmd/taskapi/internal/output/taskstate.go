@@ -25,8 +25,8 @@ const (
 const NotRunning = "not running"
 
 // TaskWord returns a task's state in a word. The words are Nomad's, with three exceptions: a task between two runs is
-// "restarting", one that its schedule or an operator keeps from running is "paused" or "stopped", and a dead task is "complete",
-// "failed" or "not started".
+// "restarting", one that its schedule or an operator keeps from running is "paused" or "stopped", and a dead task is
+// "complete", "failed" or "not started".
 func TaskWord(s *api.TaskState) string {
 	switch {
 	case s == nil:
@@ -71,8 +71,8 @@ func TaskCounts(states []*api.TaskState) string {
 		counts[TaskWord(s)]++
 	}
 	var parts []string
-	words := []string{"running", "pending", taskRestarting, taskPaused, taskStopped, taskComplete, taskFailed, taskNotStarted,
-		NotRunning}
+	words := []string{"running", "pending", taskRestarting, taskPaused, taskStopped, taskComplete, taskFailed,
+		taskNotStarted, NotRunning}
 	for _, word := range words {
 		if n := counts[word]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, word))

@@ -343,7 +343,7 @@ func (m *Model) askStop(w *watch) {
 // askPause asks to stop the chosen task, or to start it.
 func (s *inside) askPause() {
 	s.askTask(func(task string) {
-		state, name := s.watch.alloc.TaskStates[task], s.clean().Text(task)
+		state, name := s.alloc.TaskStates[task], s.clean().Text(task)
 		ask, what, to := "Stop task "+name+"? It stays stopped until it is started.", "stop task ", "pause"
 		switch is := interfaces.ShownSchedule(state); {
 		case state != nil && state.State == "dead":

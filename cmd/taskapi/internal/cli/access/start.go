@@ -23,8 +23,8 @@ func Start(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "start [flags] [ALLOC] [TASK...]",
 		Short: "Start tasks that were stopped",
-		Long: `Starts tasks that 'taskapi stop ALLOC TASK' has stopped, in the order of their group. Without TASK, it starts every
-task of the allocation that was stopped.
+		Long: `Starts tasks that 'taskapi stop ALLOC TASK' has stopped, in the order of their group. Without TASK, it starts
+every task of the allocation that was stopped.
 
 It prints the events, and returns when the tasks have started. A task with a schedule follows it again; --force runs the
 task outside of its times, too, until the next start or stop.

@@ -68,8 +68,8 @@ func (t Target) paused(ctx context.Context, c *client.Client, status *client.Sta
 	return ""
 }
 
-// WhyPaused says why the target's task is stopped or paused, until when, and what starts it. It is empty for a task that
-// runs.
+// WhyPaused says why the target's task is stopped or paused, until when, and what starts it. It is empty for a task
+// that runs.
 func (t Target) WhyPaused(alloc *api.Allocation) string {
 	start := func(flags ...string) string {
 		return t.Layout.Command("start", append(flags, output.ShortID(t.ID), t.Task)...)

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// CheckArgs accepts the arguments that the Use line of a command names: NAME, [NAME] for one that may be left out, or at
-// the end [NAME...] for any number.
+// CheckArgs accepts the arguments that the Use line of a command names: NAME, [NAME] for one that may be left out, or
+// at the end [NAME...] for any number.
 func CheckArgs(cmd *cobra.Command, args []string) error {
 	var all, required, given []string
 	for _, word := range strings.Fields(cmd.Use)[1:] {

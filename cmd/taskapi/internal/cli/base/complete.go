@@ -44,8 +44,8 @@ func CompleteEnded(dataDir *string, w Environment) cobra.CompletionFunc {
 	}
 }
 
-// complete returns the choices that begin with a text, each name once, of all allocations in the order of status. choices
-// is also given whether several allocations of the job run.
+// complete returns the choices that begin with a text, each name once, of all allocations in the order of status.
+// choices is also given whether several allocations of the job run.
 func complete(cmd *cobra.Command, dataDir string, w Environment, begun string,
 	choices func(k known, several bool) []string) (all []string) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)

@@ -375,8 +375,8 @@ func (f *Finder) one(matches []match, name string, s Sought) (Target, error) {
 	case !m.task, m.itself && s.Whole:
 		return f.withTask(m.known, "", s)
 	case s.Whole:
-		return Target{}, Usagef("%q is a task of allocation %s (job %q): give %[2]s for the whole allocation, or %[2]s %[1]s "+
-			"for the task", name, output.ShortID(m.ID), m.Alloc.JobID)
+		return Target{}, Usagef("%q is a task of allocation %s (job %q): give %[2]s for the whole allocation, or %[2]s "+
+			"%[1]s for the task", name, output.ShortID(m.ID), m.Alloc.JobID)
 	case s.Tasks == OneTask, s.Tasks != NoTask && (!m.itself || len(TaskNames(m.Alloc)) == 1):
 		return m.with(name), nil
 	case m.itself && (s.Tasks == NoTask || s.Reads), s.Reads:

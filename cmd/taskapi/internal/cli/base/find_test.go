@@ -108,8 +108,8 @@ func TestFind(t *testing.T) {
 		{"a task, to change its allocation", both, ToChange, "server", "",
 			`"server" is a task of allocation 11111111 (job "shop"), and this is for a whole allocation`, true},
 		{"a task, to stop it", both, stop, "server", "",
-			`"server" is a task of allocation 11111111 (job "shop"): give 11111111 for the whole allocation, or 11111111 server ` +
-				`for the task`, true},
+			`"server" is a task of allocation 11111111 (job "shop"): give 11111111 for the whole allocation, or 11111111 ` +
+				`server for the task`, true},
 		{"a job and its only task, to stop", both, stop, "one", "55555555", "", false},
 		{"with its task", both, stop, "one one", "55555555 one", "", false},
 		{"a job and its own task, to read", both, logs, "web", "44444444", "", false},
@@ -147,17 +147,19 @@ func TestMeansTasks(t *testing.T) {
 	f := &Finder{Places: []Layout{newPlace(t, ofUser), newPlace(t, ofRoot)}}
 	must.OK(t, f.Look(t.Context(), nil))
 	for args, want := range map[string]string{
-		"shop server":       "true",
-		"shop server nope":  `some of server, nope are tasks of "shop", and others are not: give allocations, or an allocation and its tasks`,
-		"1111 server":       "true",
-		"web.g[0] sidecar":  "true",
-		"web web sidecar":   "true", // the first task has the job's name
-		"web shop":          "false",
-		"web one beef":      "false",
-		"batch once":        "false", // it has ended
-		"server proxy":      "false", // tasks alone name allocations, which is refused later
-		"shop nope":         "false",
-		"shop server proxy": `"proxy" is a task of "shop" and a name of allocation 66666666: give --alloc shop proxy for the task, or 66666666 for the allocation`,
+		"shop server":      "true",
+		"shop server nope": `some of server, nope are tasks of "shop", and others are not: give allocations, ` +
+			`or one and its tasks`,
+		"1111 server":      "true",
+		"web.g[0] sidecar": "true",
+		"web web sidecar":  "true", // the first task has the job's name
+		"web shop":         "false",
+		"web one beef":     "false",
+		"batch once":       "false", // it has ended
+		"server proxy":     "false", // tasks alone name allocations, which is refused later
+		"shop nope":        "false",
+		"shop server proxy": `"proxy" is a task of "shop" and a name of allocation 66666666: ` +
+			"give --alloc shop proxy for the task, or 66666666 for the allocation",
 	} {
 		words := strings.Fields(args)
 		means, err := f.meansTasks(words[0], words[1:])

@@ -157,12 +157,12 @@ func (f *Finder) meansTasks(first string, others []string) (bool, error) {
 		named++
 		other := func(t Target) bool { return t.named(name) && !t.means(first) }
 		if i := slices.IndexFunc(running, other); i >= 0 {
-			return false, Usagef("%q is a task of %q and a name of allocation %s: give --alloc %[2]s %[1]s for the task, or %[3]s "+
-				"for the allocation", name, first, output.ShortID(running[i].ID))
+			return false, Usagef("%q is a task of %q and a name of allocation %s: give --alloc %[2]s %[1]s for the task, or "+
+				"%[3]s for the allocation", name, first, output.ShortID(running[i].ID))
 		}
 	}
 	if named > 0 && named < len(others) {
-		return false, Usagef("some of %s are tasks of %q, and others are not: give allocations, or an allocation and its tasks",
+		return false, Usagef("some of %s are tasks of %q, and others are not: give allocations, or one and its tasks",
 			strings.Join(others, ", "), first)
 	}
 	return named > 0, nil

@@ -40,8 +40,8 @@ func Stop(w base.Environment, stopTasks func(context.Context, base.Environment, 
 	cmd := &cobra.Command{
 		Use:   "stop [flags] [ALLOC...] | ALLOC TASK...",
 		Short: "Stop allocations, or some tasks, gracefully",
-		Long: `Stops allocations gracefully: with shutdown_delay, kill_signal, kill_timeout and poststop tasks. With TASK, it stops
-these tasks alone, until 'taskapi start' starts them; the allocation goes on, also when none of its tasks runs.
+		Long: `Stops allocations gracefully: with shutdown_delay, kill_signal, kill_timeout and poststop tasks. With TASK, it
+stops these tasks alone, until 'taskapi start' starts them; the allocation goes on, also when none of its tasks runs.
 
 It prints the events and returns when they have ended. Without ALLOC, it stops the only allocation that runs; in a
 script, quote what may be empty: stop "$ALLOC" refuses an empty name. A job's name stops all of the job's allocations.

@@ -73,8 +73,8 @@ func WithCauses(l base.Layout, alloc *api.Allocation, checks api.AllocCheckStatu
 
 // CheckWords says what a check's latest result is.
 func CheckWords(c api.AllocCheckStatus) string {
-	return fmt.Sprintf("the latest result of check %s of service %q is %s: %s", interfaces.Quote(c.Check), c.Service, c.Status,
-		base.Clipped(linewriter.OneLine(output.CheckOutput(c)), base.MaxLastLine))
+	return fmt.Sprintf("the latest result of check %s of service %q is %s: %s", interfaces.Quote(c.Check), c.Service,
+		c.Status, base.Clipped(linewriter.OneLine(output.CheckOutput(c)), base.MaxLastLine))
 }
 
 // FailedStart returns why a task's latest attempt to start has failed, nil if the task has started.
