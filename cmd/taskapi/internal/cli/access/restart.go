@@ -21,8 +21,8 @@ func Restart(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restart [flags] [ALLOC] [TASK...]",
 		Short: "Restart tasks, or every running task of an allocation",
-		Long: `Restarts a task, or several one after the other, or, without TASK, every task that runs. A task that was stopped
-stays so: 'taskapi start' starts it.
+		Long: `Restarts a task, or several one after the other, or, without TASK, every task that runs. A task that was
+stopped stays so: 'taskapi start' starts it.
 
 It prints the events, and returns when the new processes are ready and have run for a second. The restart is graceful
 (kill_signal, kill_timeout; as in Nomad, no shutdown_delay) and does not count against the restart policy. Ctrl-C ends

@@ -147,7 +147,7 @@ func TestMeansTasks(t *testing.T) {
 	f := &Finder{Places: []Layout{newPlace(t, ofUser), newPlace(t, ofRoot)}}
 	must.OK(t, f.Look(t.Context(), nil))
 	for args, want := range map[string]string{
-		"shop server":      "true",
+		"shop server": "true",
 		"shop server nope": `some of server, nope are tasks of "shop", and others are not: give allocations, ` +
 			`or one and its tasks`,
 		"1111 server":      "true",
