@@ -29,6 +29,25 @@ func damaged(id string, err error) error {
 	return &DamagedError{id, err}
 }
 
+// UnreadError refuses to begin an allocation: the state of another one can't be read, which may have the same name.
+type UnreadError struct {
+	ID   string // of the other one
+	Name string
+	Runs bool // its tasks run; otherwise it has data that may be sticky
+	Err  error
+}
+
+func (e *UnreadError) Error() string { return fmt.Sprintf("%s: %v", e.What(), e.Err) }
+func (e *UnreadError) Unwrap() error { return e.Err }
+
+// What returns the error without its cause.
+func (e *UnreadError) What() string {
+	if e.Runs {
+		return fmt.Sprintf("tasks of allocation %s run, and it may be %s", e.ID, e.Name)
+	}
+	return fmt.Sprintf("allocation %s may have the sticky data of %s", e.ID, e.Name)
+}
+
 // StateMissingError says that an allocation has no state, though its tasks run.
 type StateMissingError struct{ ID string }
 

@@ -8,9 +8,12 @@ import (
 	"os"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
 	"taskapi/internal/privatefile"
 	"taskapi/internal/wake"
 )
@@ -48,6 +51,35 @@ func (d Dir) LockName(ctx context.Context, namespace, name string, most time.Dur
 			return nil, errors.Join(context.Cause(ctx), f.Close())
 		}
 	}
+}
+
+func sameName(a, b *api.Allocation) bool { return a.Namespace == b.Namespace && a.Name == b.Name }
+
+// mayBe reports whether an allocation whose state can't be read may have alloc's name: no other can be read of it.
+func (d Dir) mayBe(id string, alloc *api.Allocation) bool {
+	dump, err := state.Inspect(d.State(id))
+	return err != nil || dump.Saved.Alloc == nil || sameName(dump.Saved.Alloc, alloc)
+}
+
+// CheckUnread looks for tasks that run without a taskapi and may be of an allocation of alloc's name, since nobody can
+// read of which they are. Errors: *UnreadError, *StateMissingError.
+func (d Dir) CheckUnread(alloc *api.Allocation) error {
+	ids, err := d.IDs()
+	for _, id := range ids {
+		if saved, err := d.Peek(id); err == nil && saved != nil {
+			continue
+		}
+		_, err := d.Saved(id)
+		switch {
+		case err == nil, errors.Is(err, state.ErrInUse): // its taskapi says which it is
+		case !d.mayBe(id, alloc), !allocrunner.TasksRunning(d.Alloc(id)):
+		case errors.Is(err, state.ErrNotFound):
+			return &StateMissingError{id}
+		default:
+			return &UnreadError{ID: id, Name: alloc.Name, Runs: true, Err: err}
+		}
+	}
+	return err
 }
 
 // HoldName makes l the owner of the lock on the allocation's name. The name lock ends once the allocation is saved, and

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -30,7 +29,7 @@ func (d Dir) TakeSticky(
 		return nil
 	}
 	for deadline := time.Now().Add(most); ; {
-		from, err := d.latestEnded(alloc, l.logger)
+		from, err := d.latestEnded(alloc)
 		if from == "" || err != nil {
 			return err
 		}
@@ -73,24 +72,21 @@ func (l *Lock) takeFrom(old *Lock, alloc *api.Allocation) error {
 }
 
 // latestEnded returns the allocation from which the next one of alloc's name takes its data, empty for none.
-func (d Dir) latestEnded(alloc *api.Allocation, logger *slog.Logger) (id string, err error) {
+// Errors: *UnreadError.
+func (d Dir) latestEnded(alloc *api.Allocation) (id string, err error) {
 	ids, err := d.IDs()
 	var latest *api.Allocation
-	var unread []string
 	for _, id := range ids {
 		saved, err := d.Peek(id)
 		switch {
-		case err == nil && (saved == nil || !saved.Terminal || saved.Alloc.Namespace != alloc.Namespace ||
-			saved.Alloc.Name != alloc.Name || !interfaces.Sticky(saved.Alloc)):
-		case !allocdir.HasSticky(d.Alloc(id)):
+		case err == nil && (saved == nil || !saved.Terminal || !sameName(saved.Alloc, alloc) ||
+			!interfaces.Sticky(saved.Alloc)):
+		case err != nil && !d.mayBe(id, alloc), !allocdir.HasSticky(d.Alloc(id)):
 		case err != nil:
-			unread = append(unread, id)
+			return "", &UnreadError{ID: id, Name: alloc.Name, Err: err}
 		case latest == nil || saved.Alloc.ModifyTime > latest.ModifyTime:
 			latest = saved.Alloc
 		}
-	}
-	if len(unread) > 0 {
-		logger.Warn("the states of allocations can't be read: sticky data of theirs are not taken", "allocs", unread)
 	}
 	if latest == nil {
 		return "", err

@@ -13,6 +13,8 @@ import (
 
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/state"
+	"taskapi/internal/logfile"
 	"taskapi/internal/must"
 )
 
@@ -148,6 +150,37 @@ func TestTakeStickyWaits(t *testing.T) {
 	must.OK(t, <-done)
 	if d.passed(next) != "data" {
 		t.Error("the next allocation has no data")
+	}
+}
+
+// TestTakeStickyUnread: no allocation begins while another one may have its data, and nobody can read which they are.
+func TestTakeStickyUnread(t *testing.T) {
+	format := func(number uint32) []byte {
+		return logfile.Format{Magic: "taskapi\x00", Number: number}.Header(make([]byte, 40))
+	}
+	for name, damage := range map[string]struct {
+		header []byte
+		job    string
+		data   string
+		want   error
+	}{
+		"damaged":              {make([]byte, 128), "web", "data", state.ErrDamaged},
+		"damaged, another job": {make([]byte, 128), "db", "data", nil},
+		"newer":                {format(99), "db", "data", state.ErrNewer},
+		"newer, without data":  {format(99), "db", "", nil},
+		"older":                {format(1), "db", "data", state.ErrOlder},
+	} {
+		d := newDisk(t)
+		unread, next := stickyAlloc(damage.job, true, 1), stickyAlloc("web", true, 0)
+		must.OK(t, d.end(t, unread, damage.data).Close())
+		file := must.Get(os.OpenFile(d.State(unread.ID), os.O_WRONLY, 0))(t)
+		must.Get(file.WriteAt(damage.header, 0))(t)
+		must.OK(t, file.Close())
+		err := d.take(t, d.lock(t, next, d.store), next)
+		e, refused := errors.AsType[*datadir.UnreadError](err)
+		if !errors.Is(err, damage.want) || refused != (damage.want != nil) || refused && e.ID != unread.ID {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

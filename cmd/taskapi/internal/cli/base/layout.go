@@ -76,6 +76,13 @@ func (l Layout) Explain(err error) error {
 	if _, ok := errors.AsType[*datadir.UnusableError](err); ok {
 		return Usagef("%w; or choose another --data-dir", err)
 	}
+	if e, ok := errors.AsType[*datadir.UnreadError](err); ok {
+		without := "to begin without its data, move " + l.Alloc(e.ID) + " to another place"
+		if e.Runs {
+			without = fmt.Sprintf("'%s' kills the tasks", l.Command("stop", e.ID))
+		}
+		return fmt.Errorf("%s: %w; %s", e.What(), l.Explain(e.Err), without)
+	}
 	if e, ok := errors.AsType[*datadir.DamagedError](err); ok {
 		return fmt.Errorf("%w; '%s' keeps what can be read of it", err, l.Command("state repair", e.ID))
 	}
@@ -132,7 +139,7 @@ func (l Layout) LockNew(id string, logger *slog.Logger) (*datadir.Lock, error) {
 
 // TakeSticky gives the locked allocation the sticky data of its name, as datadir.Dir.TakeSticky does.
 func (l Layout) TakeSticky(ctx context.Context, lock *datadir.Lock, alloc *api.Allocation) error {
-	return l.Explain(l.Dir.TakeSticky(ctx, lock, alloc, l.Store(l.version), client.BusyTimeout))
+	return l.Dir.TakeSticky(ctx, lock, alloc, l.Store(l.version), client.BusyTimeout)
 }
 
 // MakeDir makes the data directory.

@@ -381,6 +381,9 @@ func (r *request) claimName(ctx context.Context, flags *pflag.FlagSet) error {
 
 // sameName returns the allocation of the same name that run continues, empty for none.
 func (r *request) sameName(ctx context.Context) (left string, err error) {
+	if err := r.layout.Explain(r.layout.CheckUnread(r.alloc)); err != nil {
+		return "", err
+	}
 	all, err := r.layout.Running(ctx, r.alloc)
 	for _, t := range all {
 		if t.Alloc.Name != r.alloc.Name {
