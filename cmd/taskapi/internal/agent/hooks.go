@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/volumes"
 	"taskapi/auth"
 	"taskapi/identity/workload"
 	"taskapi/socket"
@@ -38,7 +39,7 @@ func (s *wiring) taskHooks(alloc *api.Allocation, task *api.Task) []interfaces.T
 
 // ownHooks returns those hooks of a task that need no API.
 func (s *wiring) ownHooks(alloc *api.Allocation, task *api.Task) []interfaces.TaskHook {
-	hooks := s.deviceHooks(task)
+	hooks := append(s.deviceHooks(task), volumes.Sticky(alloc)...)
 	if s.volumes != nil && len(task.VolumeMounts) > 0 {
 		hooks = append(hooks, s.volumes.Task(task))
 	}
