@@ -265,8 +265,12 @@ func (r *Runner) setUp(ctx, tasksCtx context.Context) error {
 
 // receiveTasks begins the life of the tasks of a new allocation.
 func (r *Runner) receiveTasks() {
+	var before map[string]interfaces.SavedTask
+	if r.cfg.Previous != nil {
+		before = r.cfg.Previous.Tasks
+	}
 	for _, t := range r.tasks {
-		t.Receive()
+		t.Receive(before[t.Name()].Override)
 	}
 	r.saveFirst()
 }

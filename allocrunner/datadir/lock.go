@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
+	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/safedir"
 )
@@ -222,11 +223,15 @@ func (l *Lock) TryRecreate() error {
 }
 
 // Recreate forgets the saved state, and has the allocation begin again as next, under the same ID. Its directories
-// stay. This process keeps the lock throughout; if it is killed, the next one resumes with next. Errors: *InvalidError.
-func (l *Lock) Recreate(next *api.Allocation) error {
+// stay. This process keeps the lock throughout; if it is killed, the next one resumes with next. Tasks of a replaced
+// allocation that an operator has stopped stay stopped, unless next is fresh. Errors: *InvalidError.
+func (l *Lock) Recreate(next *api.Allocation, fresh bool) error {
 	previous, err := l.state.Load()
 	if err != nil {
 		previous = nil // also a damaged state is replaced
+	}
+	if previous != nil {
+		previous.Tasks = overrides(previous, next, fresh)
 	}
 	first, err := allocrunner.New(interfaces.Config{Alloc: next, Previous: previous, Dir: l.Dir, Logger: l.logger})
 	if err != nil {
@@ -234,11 +239,28 @@ func (l *Lock) Recreate(next *api.Allocation) error {
 	}
 	life := uuid.NewString()
 	change := interfaces.Saved{Alloc: first.Alloc(), Deployments: first.Deployments(), Life: life}
+	if previous != nil {
+		change.Tasks = previous.Tasks
+	}
 	if err := l.state.Recreate(change); err != nil {
 		return fmt.Errorf("the state of the allocation that ended can't be replaced: %w", err)
 	}
 	l.saved, l.before, l.life, l.unused = nil, previous, life, false
 	return nil
+}
+
+// overrides returns what holds for tasks of next because an operator has stopped or started them before.
+func overrides(previous *interfaces.Saved, next *api.Allocation, fresh bool) map[string]interfaces.SavedTask {
+	kept := map[string]interfaces.SavedTask{}
+	if group := next.GetTaskGroup(); group != nil && !fresh && interfaces.Replaced(previous.Alloc) {
+		for _, t := range group.Tasks {
+			was := previous.Tasks[t.Name].Override
+			if was != interfaces.ScheduleRun && lifecycle.Of(t).Hook != lifecycle.Poststop {
+				kept[t.Name] = interfaces.SavedTask{Override: was}
+			}
+		}
+	}
+	return kept
 }
 
 // FinishReplacement saves that no other version of the job follows an ended allocation any more.

@@ -62,7 +62,7 @@ func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 	group, job := "g", "next"
 	next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job,
 		TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-	must.OK(t, errors.Join(l.TryRecreate(), l.Recreate(next)))
+	must.OK(t, errors.Join(l.TryRecreate(), l.Recreate(next, true)))
 	if _, err := d.Lock(testID, store, slog.New(slog.DiscardHandler)); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second lock: %v, want ErrStateInUse", err)
 	}
@@ -148,6 +148,37 @@ func TestUnbegun(t *testing.T) {
 	want()
 }
 
+// TestTasksStayStopped: tasks that were stopped stay so when another version of the job follows, also after a crash. A
+// fresh version starts them, and so does one that follows an allocation that nothing was to follow.
+func TestTasksStayStopped(t *testing.T) {
+	group, job := "g", "next"
+	next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{
+		Name: &group, Tasks: []*api.Task{{Name: "stopped", Driver: "raw_exec"}, {Name: "runs", Driver: "raw_exec"},
+			{Name: "after", Driver: "raw_exec", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPoststop}}}}}}}
+	stopped := interfaces.SavedTask{Override: interfaces.ScheduleForcedPause}
+	for _, of := range []struct{ replaced, fresh, stays bool }{{true, false, true}, {true, true, false}, {}} {
+		d := datadir.Dir(t.TempDir())
+		l := lock(t, d, d.Store(""))
+		was := *next
+		how := interfaces.StopRequest{}
+		if of.replaced {
+			how.ReplacedBy = next
+		}
+		how.Apply(&was)
+		must.OK(t, l.State().Put(interfaces.Saved{Alloc: &was, Terminal: true,
+			Tasks: map[string]interfaces.SavedTask{"stopped": stopped, "gone": stopped, "after": stopped, "runs": {}}}))
+		must.OK(t, l.Recreate(next, of.fresh))
+		for where, tasks := range map[string]map[string]interfaces.SavedTask{
+			"now": l.Previous().Tasks, "after a crash": must.Get(d.Peek(testID))(t).Tasks} {
+			stays := tasks["stopped"].Override == interfaces.ScheduleForcedPause
+			if _, had := tasks["gone"]; stays != of.stays || had || tasks["after"].Override != "" || tasks["runs"].Override != "" {
+				t.Errorf("%+v, %s: got %+v", of, where, tasks)
+			}
+		}
+		must.OK(t, l.Close())
+	}
+}
+
 // TestUnused: an allocation is unused when its ID was drawn or nothing of it was found, until it begins again.
 func TestUnused(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
@@ -160,7 +191,7 @@ func TestUnused(t *testing.T) {
 		group, job := "g", "next"
 		next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job,
 			TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-		if err := l.Recreate(next); err != nil || l.Unused() {
+		if err := l.Recreate(next, true); err != nil || l.Unused() {
 			t.Errorf("%s, begun again: unused: %v, %v", name, l.Unused(), err)
 		}
 		must.OK(t, errors.Join(l.Close(), os.RemoveAll(d.Alloc(testID))))

@@ -39,7 +39,7 @@ func (l *Lock) Resume(
 	case allocrunner.Replace:
 		return nil, wanted, nil
 	case allocrunner.Recreate:
-		return nil, nil, l.Recreate(wanted)
+		return nil, nil, l.Recreate(wanted, force)
 	}
 	return nil, nil, nil
 }

@@ -218,7 +218,7 @@ type Config struct {
 	Saved *Saved
 
 	// Previous is the ended allocation that this new one replaces under its ID; nil for none. The new one continues its
-	// indexes, its job's versions and its deployments.
+	// indexes, its job's versions and its deployments. Overrides of its tasks' schedules hold for the new tasks.
 	Previous *Saved
 
 	// Life distinguishes this life of the allocation from others under the same ID. It is saved with the allocation;

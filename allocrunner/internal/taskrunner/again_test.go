@@ -82,7 +82,7 @@ func TestAFrozenSupervisor(t *testing.T) {
 					context.DeadlineExceeded), fmt.Errorf("too many requests"),
 			}}
 			r := newRunner(t, ready{f}, Config{})
-			r.Receive()
+			r.Receive(interfaces.ScheduleRun)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)

@@ -79,7 +79,7 @@ func TestRequestsOfHooksAreGarbage(t *testing.T) {
 	starter := &traced{ready: ready{f}, begun: make(chan string, 100), freed: make(chan string, 100)}
 	r := newRunner(t, starter, Config{Hooks: []interfaces.TaskHook{hook}})
 	close(f.thawed)
-	r.Receive()
+	r.Receive(interfaces.ScheduleRun)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -403,10 +403,14 @@ func (r *Runner) request(ctx context.Context, m message) error {
 	}
 }
 
-// Receive records that the task has been received. It is called once, before Run.
-func (r *Runner) Receive() {
-	r.state.attempts.Start = time.Now()
+// Receive records that the task has been received, with an operator's request that holds from before. It is called
+// once, before Run.
+func (r *Runner) Receive(override interfaces.ScheduleState) {
+	r.state.attempts.Start, r.state.override = time.Now(), override
 	r.show([]effect{emit{receivedEvent()}})
+	if override != interfaces.ScheduleRun {
+		r.show([]effect{emit{r.rules.scheduleEvent(override)}})
+	}
 }
 
 // FailBefore makes the task dead and failed because its allocation's set-up failed. It is called instead of Run, and

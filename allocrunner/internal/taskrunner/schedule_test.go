@@ -36,7 +36,7 @@ func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newOneProcess()
 		r := newScheduled(t, p)
-		r.Receive()
+		r.Receive(interfaces.ScheduleRun)
 		go r.Run(t.Context())
 		r.Open()
 		starts := 0
@@ -120,7 +120,7 @@ func TestStopTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newOneProcess()
 		r := newRunner(t, ready{p}, Config{})
-		r.Receive()
+		r.Receive(interfaces.ScheduleRun)
 		go r.Run(t.Context())
 		r.Open()
 		<-p.starts
@@ -180,7 +180,7 @@ func TestStopTaskIsRefused(t *testing.T) {
 			poststop: "a poststop task can't be stopped by itself",
 			newRunner(t, ready{newOneProcess()}, Config{Observer: unsaved{}}): "no space left on device",
 		} {
-			r.Receive()
+			r.Receive(interfaces.ScheduleRun)
 			go r.Run(t.Context())
 			err := r.SetPauseState(t.Context(), interfaces.ScheduleForcedPause)
 			if err == nil || !strings.Contains(err.Error(), want) {

@@ -183,7 +183,7 @@ func (*memoryLock) TryRecreate() error { return nil }
 
 func (*memoryLock) FinishReplacement() error { return nil }
 
-func (l *memoryLock) Recreate(*api.Allocation) error {
+func (l *memoryLock) Recreate(*api.Allocation, bool) error {
 	l.life = uuid.NewString()
 	return nil
 }

@@ -65,7 +65,8 @@ type Lock interface {
 	// TryRecreate returns the error that Recreate would return now.
 	TryRecreate() error
 	// Recreate replaces the saved state of the ended allocation by that of the next one, which has the same ID.
-	Recreate(next *api.Allocation) error
+	// Tasks that were stopped stay so, unless it is fresh.
+	Recreate(next *api.Allocation, fresh bool) error
 	// FinishReplacement saves that no other allocation follows the ended one.
 	FinishReplacement() error
 }
@@ -116,6 +117,7 @@ type Config struct {
 	Stop    *interfaces.StopRequest // stop the allocation so, as soon as it runs
 	Kill    bool                    // kill it as soon as it runs
 	Next    *api.Allocation         // stop the allocation, and run this one in its place
+	Fresh   bool                    // Next starts all tasks
 	Changes []jobdiff.Change        // of the job since the allocation last ran
 
 	Tied       bool                   // see interfaces.Config
@@ -150,7 +152,7 @@ type Agent struct {
 
 // New makes an agent. It does no I/O.
 func New(cfg Config) *Agent {
-	a := &Agent{cfg: cfg, state: state{replacement: cfg.Next, killed: cfg.Kill}, left: make(chan struct{})}
+	a := &Agent{cfg: cfg, state: state{replacement: cfg.Next, fresh: cfg.Fresh, killed: cfg.Kill}, left: make(chan struct{})}
 	if cfg.Next != nil {
 		a.state.nextText = cfg.Submission
 	} else {
@@ -247,7 +249,7 @@ func (a *Agent) conclude(do effect, now state) error {
 	case finish:
 		return a.cfg.Lock.FinishReplacement()
 	case recreate:
-		if err := a.cfg.Lock.Recreate(now.alloc); err != nil {
+		if err := a.cfg.Lock.Recreate(now.alloc, now.fresh); err != nil {
 			return err
 		}
 		a.cfg.Events.Fit(now.alloc)
@@ -359,16 +361,16 @@ func (a *Agent) detach() {
 	}
 }
 
-// replace stops the allocation gracefully, and next follows. text is the text of next's job; nil when it is not known.
+// replace stops the allocation gracefully, and next follows. A fresh one starts all tasks. text is the text of next's job; nil when it is not known.
 // Errors, after which the allocation runs on: interfaces.ErrTerminal when it already ends for another reason, and those
 // of a disk on which next could not begin.
 func (a *Agent) replace(
-	ctx context.Context, next *api.Allocation, text *api.JobSubmission, changes []jobdiff.Change,
+	ctx context.Context, next *api.Allocation, fresh bool, text *api.JobSubmission, changes []jobdiff.Change,
 ) error {
 	if err := a.cfg.Lock.TryRecreate(); err != nil {
 		return err
 	}
-	if _, effects := a.apply(nil, event{kind: replace, by: next, text: text}); slices.Contains(effects, refuse) {
+	if _, effects := a.apply(nil, event{kind: replace, by: next, fresh: fresh, text: text}); slices.Contains(effects, refuse) {
 		return fmt.Errorf("replace the job: %w", interfaces.ErrTerminal)
 	}
 	err := a.stopRunner(ctx)

@@ -94,7 +94,7 @@ func (*fakeLock) Previous() *interfaces.Saved { return nil }
 func (*fakeLock) State() interfaces.State     { return nil }
 func (*fakeLock) TryRecreate() error          { return nil }
 
-func (l *fakeLock) Recreate(next *api.Allocation) error {
+func (l *fakeLock) Recreate(next *api.Allocation, _ bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.recreated = append(l.recreated, next)
@@ -226,7 +226,7 @@ func TestAReplacementBegins(t *testing.T) {
 	close(r.save)
 	next := newAllocationOf("next")
 	text := &api.JobSubmission{Source: "next"}
-	must.OK(t, w.replace(t.Context(), next, text, nil))
+	must.OK(t, w.replace(t.Context(), next, true, text, nil))
 	if present := w.present().text; present != nil {
 		t.Errorf("what runs was made from %+v, want what it was made from, which is not known", present)
 	}
@@ -282,7 +282,7 @@ func TestADetachedAgent(t *testing.T) {
 	w := agentAtWork(t, nil)
 	r := w.untilRunning()
 	w.detach()
-	if err := w.replace(t.Context(), newAllocationOf("next"), nil, nil); !errors.Is(err, interfaces.ErrTerminal) {
+	if err := w.replace(t.Context(), newAllocationOf("next"), true, nil, nil); !errors.Is(err, interfaces.ErrTerminal) {
 		t.Errorf("a replacement: %v, want ErrTerminal", err)
 	}
 	if over := <-w.over; over || len(r.saved()) > 0 || r.kills > 0 || w.lock.finished > 0 {

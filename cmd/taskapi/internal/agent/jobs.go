@@ -166,7 +166,7 @@ func (j registrar) update(
 		job := u.wanted.Job
 		job.Version, job.CreateIndex = new(max(versionNumber(was)+1, versionNumber(job))), was.CreateIndex
 		u.wanted.DeploymentID = deployment.NewID(job, u.wanted.GetTaskGroup())
-		err = j.agent.replace(ctx, u.wanted, text, changes)
+		err = j.agent.replace(ctx, u.wanted, !allowed.Restarts, text, changes)
 	}
 	return decision, err
 }

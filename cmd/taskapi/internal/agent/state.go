@@ -43,6 +43,7 @@ type state struct {
 	killed      bool
 	detach      bool
 	replacement *api.Allocation // the accepted one; nil for none
+	fresh       bool            // the latest replacement starts all tasks, also those that were stopped
 	alloc       *api.Allocation // the first allocation, or the replacement whose turn it is
 
 	text, nextText *api.JobSubmission // the texts of the jobs of alloc and next; nil when they are not known
@@ -54,6 +55,7 @@ type event struct {
 
 	how       interfaces.StopRequest // of stop
 	by        *api.Allocation        // of replace
+	fresh     bool                   // of replace: all tasks start
 	text      *api.JobSubmission     // of replace: the text of the job
 	ending    bool                   // of replace: the allocation is ending already
 	terminal  bool                   // of ended: nothing of the allocation runs
@@ -129,7 +131,7 @@ func (s state) next(e event) (state, []effect) {
 		doIf(runs, detachNow)
 		s.detach = true
 	case replace:
-		s.replacement, s.nextText = e.by, e.text
+		s.replacement, s.fresh, s.nextText = e.by, e.fresh, e.text
 		return s, []effect{stopRunner}
 	case ended:
 		switch {

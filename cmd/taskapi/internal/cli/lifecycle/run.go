@@ -560,6 +560,7 @@ func (r *request) begin(ctx context.Context, lock *datadir.Lock, logger *slog.Lo
 	}
 	cfg.Claim = r.claim
 	cfg.Signals, cfg.Changes, cfg.Next, cfg.Submission = r.starting.HandOver(), changes, next, r.submission
+	cfg.Fresh = r.options.Replace
 	if !r.options.Detached {
 		cfg.Manager = manager
 	}

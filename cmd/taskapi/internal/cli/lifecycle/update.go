@@ -241,6 +241,9 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	if err := u.until.Check(&next); err != nil {
 		return base.Usage(err)
 	}
+	if err := u.errStopped(before); err != nil {
+		return err
+	}
 	plan, err := c.Plan(ctx, job)
 	if err != nil {
 		return u.asError(err)
@@ -278,11 +281,25 @@ func (u *updater) update(ctx context.Context, c *client.Client, before *api.Allo
 	return u.apply(ctx, c, before, job, plan, changes)
 }
 
+// errStopped refuses to wait for what the allocation can't become while one of its tasks is stopped.
+func (u *updater) errStopped(before *api.Allocation) error {
+	if u.replace || u.until.What == "" || u.until.What == start.WaitRunning {
+		return nil
+	}
+	for t, tasks := u.Target, base.TaskNames(before); len(tasks) > 0; tasks = tasks[1:] {
+		if t.Task = tasks[0]; interfaces.ShownSchedule(before.TaskStates[t.Task]) == interfaces.ScheduleForcedPause {
+			return base.Usagef("--wait=%s would wait for %s, and nothing has changed: %s", u.until.What, t,
+				t.WhyPaused(before))
+		}
+	}
+	return nil
+}
+
 // apply makes the changes, and returns when the allocation runs the job and is in the state that --wait names.
 func (u *updater) apply(ctx context.Context, c *client.Client, before *api.Allocation, job *api.Job,
 	plan *api.JobPlanResponse, changes *jobChanges) error {
 	restarts := len(changes.Restarts) > 0
-	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, restarts && u.restart,
+	if err := c.Register(context.WithoutCancel(ctx), job, plan.JobModifyIndex, u.restart,
 		u.replace || changes.Replaces); err != nil {
 		return u.asError(err)
 	}
