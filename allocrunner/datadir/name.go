@@ -53,7 +53,11 @@ func (d Dir) LockName(ctx context.Context, namespace, name string, most time.Dur
 	}
 }
 
-func sameName(a, b *api.Allocation) bool { return a.Namespace == b.Namespace && a.Name == b.Name }
+// sameName reports whether two allocations are the same one of a group. Names alone don't tell: "a.b.c[0]" is of job a
+// or of job a.b.
+func sameName(a, b *api.Allocation) bool {
+	return a.Namespace == b.Namespace && a.JobID == b.JobID && a.TaskGroup == b.TaskGroup && a.Name == b.Name
+}
 
 // mayBe reports whether an allocation whose state can't be read may have alloc's name: no other can be read of it.
 func (d Dir) mayBe(id string, alloc *api.Allocation) bool {

@@ -95,6 +95,19 @@ func TestTakeSticky(t *testing.T) {
 	}
 }
 
+// TestTakeStickyOfAnotherJob: dots make two jobs' allocations have one name, and their data stay apart.
+func TestTakeStickyOfAnotherJob(t *testing.T) {
+	d := newDisk(t)
+	other := stickyAlloc("web", true, 1)
+	other.Name, other.TaskGroup, other.Job.TaskGroups[0].Name = "web.g.g[0]", "g.g", new("g.g")
+	must.OK(t, d.end(t, other, "data").Close())
+	alloc := stickyAlloc("web.g", true, 0)
+	must.OK(t, d.take(t, d.lock(t, alloc, d.store), alloc))
+	if alloc.Name != other.Name || d.passed(alloc) != "" {
+		t.Errorf("%s got data %q of %s", alloc.Name, d.passed(alloc), other.Name)
+	}
+}
+
 // failing is a store whose states can't be written.
 type failing struct{ interfaces.Store }
 
