@@ -465,7 +465,9 @@ func TestReviewRefusesNames(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"alloc", "operator.sock", "settings.json", "state.db", "state.db.new", ".new-1"} {
+	for _, name := range []string{
+		"alloc", "operator.sock", "settings.json", "state.db", "state.db.new", "users.json", ".new-1",
+	} {
 		got := reviewOf(t, strings.Replace(task(""), `"t"`, `"`+name+`"`, 1))
 		if want := []string{`refused group "g" > task "` + name + `": task name`}; !slices.Equal(got, want) {
 			t.Errorf("task %s: %v", name, got)

@@ -68,7 +68,7 @@ func (r *reviewer) checkName(kind, name string) {
 // them and a dot is a draft or an older version of that file; other drafts begin with a dot.
 var ownNames = []string{
 	"alloc", "operator.sock", "operator.token", "operator.secrets", "settings.json", "state.db",
-	"keeper.sock", "keeper.json", "keeper.log", "taskapi.log", "launches.json",
+	"keeper.sock", "keeper.json", "keeper.log", "taskapi.log", "launches.json", "users.json",
 }
 
 func (r *reviewer) checkTaskName(name string) {
