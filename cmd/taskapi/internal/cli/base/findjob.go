@@ -13,8 +13,8 @@ import (
 	"taskapi/cmd/taskapi/internal/output"
 )
 
-// FindEach is Find for a command that takes several allocations: the name of a job means all of the job's allocations
-// that Find would call ambiguous, unless an allocation is to be removed.
+// FindEach is Find for a command that takes several allocations: the name of a job, or of an allocation, means all that
+// Find would call ambiguous. If allocations are to be removed, it means those that have ended, if there are any.
 func (f *TargetFlags) FindEach(ctx context.Context, args []string) ([]Target, error) {
 	names, err := f.Names(args)
 	if err != nil {
@@ -32,10 +32,15 @@ func FindEach(ctx context.Context, w Environment, dataDir string, names []string
 
 func eachOf(t Target, err error, names []string, s Sought) (all []Target, _ error) {
 	several, ok := errors.AsType[*ambiguousError](err)
-	if !ok || s.exact || !several.ofJob() {
+	if !ok || !several.ofJob() {
 		return []Target{t}, err
 	}
-	for _, m := range several.matches {
+	matches := several.matches
+	ended := slices.DeleteFunc(slices.Clone(matches), func(m match) bool { return m.Running })
+	if s.exact && len(ended) > 0 {
+		matches = ended
+	}
+	for _, m := range matches {
 		t := m.Target
 		if len(names) > 1 {
 			if t, err = new(Finder).withTask(m.known, names[1], s); err != nil {
@@ -47,12 +52,12 @@ func eachOf(t Target, err error, names []string, s Sought) (all []Target, _ erro
 	return all, nil
 }
 
-// ofJob reports whether the name is that of a job, all of whose allocations are in one namespace of one data directory,
+// ofJob reports whether the name is that of a job or its allocations, which are in one namespace of one data directory,
 // and nothing else has the name.
 func (e *ambiguousError) ofJob() bool {
 	first := e.matches[0]
 	return !slices.ContainsFunc(e.matches, func(m match) bool {
-		return m.Alloc == nil || m.Alloc.JobID != e.name || m.Alloc.Namespace != first.Alloc.Namespace ||
+		return !m.named(e.name) || m.Alloc.JobID != first.Alloc.JobID || m.Alloc.Namespace != first.Alloc.Namespace ||
 			m.Layout.Dir != first.Layout.Dir
 	})
 }
