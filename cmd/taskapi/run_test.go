@@ -450,7 +450,7 @@ func TestOnlyTheOwnerGetsIn(t *testing.T) {
 		{server, "vault", "403 (Forbidden)"},
 		{operator, "server", "403 (Forbidden)"},
 		{server, "server", ""},
-		{server, "operator", "403 (Forbidden)"},
+		{server, "operator", "403 (Forbidden: this operator's token is for another socket)"},
 		{operator, "operator", ""},
 	} {
 		_, err := r.client(tc.socket, tokens[tc.token]).Status().Leader()
