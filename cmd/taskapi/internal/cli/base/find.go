@@ -351,9 +351,13 @@ type NotRunningError struct {
 }
 
 func (e *NotRunningError) Error() string {
-	short := output.ShortID(e.latest.ID)
-	return fmt.Sprintf("%q does not run: the latest allocation of job %q, %s, has ended (%s); '%s' shows it", e.name,
-		e.latest.Alloc.JobID, short, e.latest.Alloc.ClientStatus, e.latest.Layout.Command("status", short))
+	short, with := output.ShortID(e.latest.ID), ""
+	if interfaces.Sticky(e.latest.Alloc) {
+		with = " with its sticky data"
+	}
+	return fmt.Sprintf("%q does not run: the latest allocation of job %q, %s, has ended (%s); '%s' shows it, and "+
+		"'%s JOBFILE' begins a new one%s", e.name, e.latest.Alloc.JobID, short, e.latest.Alloc.ClientStatus,
+		e.latest.Layout.Command("status", short), e.latest.Layout.RunCommand(e.latest.Alloc), with)
 }
 
 // withoutChildren leaves out the children of a job of the name that have only a task of that name.

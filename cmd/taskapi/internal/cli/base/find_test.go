@@ -97,7 +97,7 @@ func TestFind(t *testing.T) {
 		{"a job that has ended, to read", both, ToRead, "batch", "33333333", "", false},
 		{"to change", both, ToChange, "batch", "",
 			`"batch" does not run: the latest allocation of job "batch", 33333333, has ended (complete); 'taskapi status ` +
-				`33333333' shows it`,
+				`33333333' shows it, and 'taskapi run JOBFILE' begins a new one`,
 			false},
 		{"what is not there", both, ToRead, "shopp", "", `no allocation, job or task "shopp" in ` + string(user.Dir) +
 			" or " + string(root.Dir), false},
