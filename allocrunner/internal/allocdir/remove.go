@@ -9,7 +9,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"taskapi/internal/proc"
+	"taskapi/internal/slice"
 )
 
 // removedPrefix begins the name that an allocation directory has while it is being removed.
@@ -30,7 +33,52 @@ func Remove(dir string) error {
 	} else if err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
-	return os.RemoveAll(aside)
+	return removeAll(aside)
+}
+
+// removeAll removes a directory that no task can write to, with everything below it. A task may have nested directories
+// deeper than os.RemoveAll can open them.
+func removeAll(dir string) error {
+	err := os.RemoveAll(dir)
+	if !errors.Is(err, unix.EMFILE) {
+		return err
+	}
+	if err := flatten(dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// flatten moves all directories below dir into dir, and opens one at a time. It follows no link: it opens only what is
+// in dir, where nobody else can exchange it.
+func flatten(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for names := slice.Map(entries, fs.DirEntry.Name); len(names) > 0; names = names[1:] {
+		at := filepath.Join(dir, names[0])
+		if info, err := os.Lstat(at); err != nil {
+			return err
+		} else if !info.IsDir() {
+			continue
+		}
+		below, err := os.ReadDir(at)
+		if err != nil {
+			return err
+		}
+		for _, e := range below {
+			if !e.IsDir() {
+				continue
+			}
+			name := rand.Text()
+			if err := os.Rename(filepath.Join(at, e.Name()), filepath.Join(dir, name)); err != nil {
+				return err
+			}
+			names = append(names, name)
+		}
+	}
+	return nil
 }
 
 // RemoveLeftovers removes directories that interrupted calls of Remove have left in the parent of the allocation
@@ -46,7 +94,7 @@ func RemoveLeftovers(parent string) error {
 			dir := filepath.Join(parent, e.Name())
 			err := nothingMounted(dir)
 			if err == nil {
-				err = os.RemoveAll(dir)
+				err = removeAll(dir)
 			}
 			errs = append(errs, err)
 		}
