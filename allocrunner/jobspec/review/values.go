@@ -164,6 +164,9 @@ func (r *reviewer) identities(t *api.Task) {
 	})
 }
 
+// IdentityFeature is the feature of the finding that no token of an identity can be issued.
+const IdentityFeature = "identity"
+
 // claims refuses extra claims that the machine does not have, and an identity whose tokens can't be issued.
 func (r *reviewer) claims(w *api.WorkloadIdentity, t *api.Task) {
 	for _, name := range w.ExtraClaims {
@@ -177,7 +180,7 @@ func (r *reviewer) claims(w *api.WorkloadIdentity, t *api.Task) {
 		return
 	}
 	if err := r.host.Issues(r.job, r.group, t, w); err != nil {
-		r.refuse("identity", "no token of it can be issued: %v", err)
+		r.refuse(IdentityFeature, "no token of it can be issued: %v", err)
 	}
 }
 

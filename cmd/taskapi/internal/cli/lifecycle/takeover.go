@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/allocrunner/jobspec/review"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/identity"
@@ -167,6 +168,9 @@ func (r *request) takeOver(ctx context.Context) error {
 	if err := base.Usage(runner.Validate(saved.Alloc.Job)); err != nil {
 		return err
 	}
+	if err := r.errNoTokens(saved.Alloc); err != nil {
+		return err
+	}
 	if _, err := c.Signal(ctx, syscall.SIGUSR1); err != nil && !errors.Is(err, client.ErrNoAnswer) {
 		return fmt.Errorf("the taskapi of allocation %s: %w", r.alloc.ID, err)
 	}
@@ -180,4 +184,19 @@ func (o *runOptions) tryFiles(l base.Layout) (*identity.Keyring, error) {
 		return nil, err
 	}
 	return ring, o.TryFiles()
+}
+
+// errNoTokens returns an error for settings with which no token of a task can be issued. It changes the allocation's
+// job.
+func (r *request) errNoTokens(alloc *api.Allocation) error {
+	_, findings, err := r.options.Review(alloc.Job, alloc.TaskGroup)
+	if err != nil {
+		return err
+	}
+	for _, f := range findings {
+		if f.Severity == review.Refused && f.Feature == review.IdentityFeature {
+			return base.Usagef("%s; allocation %s runs on", f.Line(""), alloc.ID)
+		}
+	}
+	return nil
 }
