@@ -54,7 +54,7 @@ const mostEntries = 1000
 
 // entryOf returns the path of an entry of a directory with such an owner, empty for none.
 func entryOf(dir string, is func(owner uint32) bool) string {
-	f, err := os.Open(dir)
+	f, err := os.OpenFile(dir, syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0) // the task may exchange it
 	if err != nil {
 		return ""
 	}
