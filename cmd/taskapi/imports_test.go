@@ -684,29 +684,6 @@ var allowedImports = map[string][]string{
 		"cmd/taskapi/internal/linewriter",
 		"cmd/taskapi/internal/output",
 	},
-	"cmd/taskapi/bench": {
-		"allocrunner/cluster",
-		"allocrunner/cluster/etcd",
-		"allocrunner/cluster/etcd/client",
-		"allocrunner/cluster/variables",
-		"cmd/taskapi/internal/tokensync",
-		"identity",
-		"identity/revocation",
-	},
-	"cmd/taskapi/bench/simulator": {
-		"allocrunner/cluster",
-		"allocrunner/cluster/memory",
-		"allocrunner/cluster/registry",
-		"allocrunner/interfaces",
-		"allocrunner/simulate",
-		"cmd/taskapi/internal/agent",
-		"cmd/taskapi/internal/cli/base",
-		"cmd/taskapi/internal/cli/follow",
-		"cmd/taskapi/internal/cli/start",
-		"cmd/taskapi/internal/tokensync",
-		"identity",
-		"identity/revocation",
-	},
 }
 
 const moduleRoot = "../.."

@@ -89,7 +89,7 @@ func TestHostileTokensAreWhatTheyClaim(t *testing.T) {
 	const alloc = "5e0b1c1a-0000-4000-8000-000000000001"
 	claims := map[string]any{"iat": 1_700_000_000, "nomad_allocation_id": alloc}
 	good := sign(i.trusted, map[string]any{"alg": "EdDSA", "kid": "real"}, claims)
-	requests, err := i.hostile(good, checksPath(alloc))
+	requests, err := i.hostile(good, allocationPath(alloc))
 	must.OK(t, err)
 	if len(requests) != 4*hostileEach {
 		t.Fatalf("got %d requests, want %d", len(requests), 4*hostileEach)

@@ -23,20 +23,19 @@ type environment struct {
 	bare   string // a copy of this program to be the floor, so that it shares no memory with this one
 	made   int    // folders and sockets made so far
 	data   string // the data directory of the starts that are measured
-	source string // a folder of the module that has the simulator; empty for none
 
-	simulatorBinary string // a program built from source; empty until it is needed
-	nomadBinary     string // a copy of Nomad's program; empty for none
+	nomadBinary string // a copy of Nomad's program; empty for none
 
 	// What the ways of a measurement share; stop ends it.
-	serving *pair
-	hostile [][]byte // requests of the attack on it
+	started []*process // all of a measurement
 	group   *agent
+	bottom  *floor
+	hostile [][]byte // requests of the attack on both
 	peer    *nomad
 }
 
-// newEnvironment makes the folder. source is a folder of the module, empty if there is none with a simulator.
-func newEnvironment(binary, source string) (*environment, error) {
+// newEnvironment makes the folder.
+func newEnvironment(binary string) (*environment, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
@@ -45,8 +44,7 @@ func newEnvironment(binary, source string) (*environment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
 	}
-	env := &environment{dir: dir, self: self, binary: filepath.Join(dir, "taskapi"), bare: filepath.Join(dir, "bare"),
-		source: source}
+	env := &environment{dir: dir, self: self, binary: filepath.Join(dir, "taskapi"), bare: filepath.Join(dir, "bare")}
 	env.data = env.path(".data")
 	err = copyFile(env.binary, binary)
 	if err == nil {
@@ -59,47 +57,22 @@ func newEnvironment(binary, source string) (*environment, error) {
 	return env, nil
 }
 
-// build builds the program of a revision, and returns its source and its path.
-func (env *environment) build(ctx context.Context, revision string) (source, binary string, err error) {
-	archive := env.path(".tar")
-	source, binary = env.path(".source"), env.path(".binary")
-	if err = execute(ctx,
-		[]string{"git", "archive", "--format=tar", "--output", archive, revision},
-		[]string{"mkdir", source},
-		[]string{"tar", "-x", "-f", archive, "-C", source},
-		goBuild(source, binary, "taskapi/cmd/taskapi"),
-	); err != nil {
-		err = fmt.Errorf("build the revision %q: %w", revision, err)
-	}
-	return source, binary, err
-}
-
-// simulator builds the program that simulates allocations, and returns its path.
-func (env *environment) simulator(ctx context.Context) (path string, err error) {
-	if env.simulatorBinary == "" {
-		path = env.path(".simulator")
-		if err := execute(ctx, goBuild(env.source, path, "taskapi/cmd/taskapi/bench/simulator")); err != nil {
-			return "", fmt.Errorf("build the simulator: %w", err)
-		}
-		env.simulatorBinary = path
-	}
-	return env.simulatorBinary, nil
-}
-
-// goBuild is the command that builds a program from a folder of the module as `make build` does.
-func goBuild(source, binary, program string) []string {
-	return []string{"go", "build", "-C", source, "-trimpath", "-ldflags", "-s -w", "-o", binary, program}
-}
-
-func execute(ctx context.Context, commands ...[]string) error {
-	for _, args := range commands {
+// build builds the program of a revision as `make build` does, and returns its path.
+func (env *environment) build(ctx context.Context, revision string) (binary string, err error) {
+	archive, source, binary := env.path(".tar"), env.path(".source"), env.path(".binary")
+	for _, args := range [][]string{
+		{"git", "archive", "--format=tar", "--output", archive, revision},
+		{"mkdir", source},
+		{"tar", "-x", "-f", archive, "-C", source},
+		{"go", "build", "-C", source, "-trimpath", "-ldflags", "-s -w", "-o", binary, "taskapi/cmd/taskapi"},
+	} {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
+			return "", fmt.Errorf("build the revision %q: %s: %w\n%s", revision, strings.Join(args, " "), err, out)
 		}
 	}
-	return nil
+	return binary, nil
 }
 
 func (env *environment) size(context.Context, options) ([]sample, error) {
@@ -110,17 +83,12 @@ func (env *environment) size(context.Context, options) ([]sample, error) {
 	return []sample{{"size", megabytes, float64(info.Size())}}, nil
 }
 
+// stop ends what a measurement has started.
 func (env *environment) stop() (err error) {
-	if env.serving != nil {
-		env.serving.stopInto(&err)
+	for _, p := range env.started {
+		p.stopInto(&err)
 	}
-	if env.group != nil {
-		env.group.stopInto(&err)
-	}
-	if env.peer != nil {
-		env.peer.stopInto(&err)
-	}
-	env.serving, env.hostile, env.group, env.peer = nil, nil, nil, nil
+	env.started, env.bottom, env.hostile, env.group, env.peer = nil, nil, nil, nil, nil
 	return err
 }
 
@@ -169,8 +137,8 @@ type process struct {
 	err     error // how it ended, once done is closed
 }
 
-// start executes a program; it ends with the benchmark at the latest.
-func start(path string, args ...string) (*process, error) {
+// start executes a program; it ends with the measurement at the latest.
+func (env *environment) start(path string, args ...string) (*process, error) {
 	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.WaitDelay = time.Second
@@ -180,6 +148,7 @@ func start(path string, args ...string) (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
+	env.started = append(env.started, p)
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.done)
@@ -190,25 +159,22 @@ func start(path string, args ...string) (*process, error) {
 // stopTime is how long a process may take to end after SIGTERM.
 const stopTime = 15 * time.Second
 
-// stop ends the process and waits for it. What it printed is complete afterwards.
-func (p *process) stop() error {
+// stopInto ends the process and waits for it. What it printed is complete afterwards. A process that doesn't end makes a
+// measurement fail that went well until then.
+func (p *process) stopInto(err *error) {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
-		return nil
 	case <-time.After(stopTime):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		*err = errors.Join(*err, fmt.Errorf("%s did not end within %v of SIGTERM", p.cmd.Path, stopTime))
 	}
-	_ = p.cmd.Process.Kill()
-	<-p.done
-	return fmt.Errorf("%s did not end within %v of SIGTERM", filepath.Base(p.cmd.Path), stopTime)
 }
 
-// stopInto is stop for a defer: a process that doesn't end makes a measurement fail that went well until then.
-func (p *process) stopInto(err *error) { *err = errors.Join(*err, p.stop()) }
-
-// until calls try every interval until it reports true, at most for the time given and as long as the process runs.
-func (p *process) until(ctx context.Context, what string, d, interval time.Duration, try func() bool) error {
-	ctx, cancel := context.WithTimeout(ctx, d)
+// until calls try every interval until it reports true, as long as the process runs, and at most for startTime.
+func (p *process) until(ctx context.Context, what string, interval time.Duration, try func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

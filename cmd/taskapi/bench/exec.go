@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,16 +17,10 @@ const trueProgram = "/bin/true"
 // execsPerRound is how often each way is measured in a round.
 const execsPerRound = 20
 
-// execWays are to run a program in a task over the operator's socket and by taskapi exec, and without taskapi: started
-// by this program, and by nsenter in this program's own namespaces, where nsenter is allowed to.
+// execWays are to run a program in a task over the operator's socket and by taskapi exec, and without taskapi.
 func (env *environment) execWays() []way {
-	command := func(args ...string) func(context.Context, options) ([]sample, error) {
+	inTask := func(run func(context.Context, *agent, *api.Client) error) func(context.Context, options) ([]sample, error) {
 		return func(ctx context.Context, _ options) ([]sample, error) {
-			return timeExecs(func() error { return exec.CommandContext(ctx, args[0], args[1:]...).Run() })
-		}
-	}
-	ways := []way{
-		{"over the socket", func(ctx context.Context, _ options) ([]sample, error) {
 			s, err := env.shared(ctx, 1)
 			if err != nil {
 				return nil, err
@@ -38,24 +30,21 @@ func (env *environment) execWays() []way {
 				return nil, err
 			}
 			defer sdk.Close()
-			return timeExecs(func() error { return execOnce(ctx, sdk, s.allocID) })
-		}},
-		{"taskapi exec", func(ctx context.Context, o options) ([]sample, error) {
-			s, err := env.shared(ctx, 1)
-			if err != nil {
-				return nil, err
-			}
+			return timeExecs(func() error { return run(ctx, s, sdk) })
+		}
+	}
+	return []way{
+		{"over the socket", inTask(func(ctx context.Context, s *agent, sdk *api.Client) error {
+			return execOnce(ctx, sdk, s.allocID)
+		})},
+		{"taskapi exec", inTask(func(ctx context.Context, s *agent, _ *api.Client) error {
 			dataDir := filepath.Dir(filepath.Dir(s.dir))
-			return command(env.binary, "exec", "--data-dir", dataDir, "--", trueProgram)(ctx, o)
+			return exec.CommandContext(ctx, env.binary, "exec", "--data-dir", dataDir, "--", trueProgram).Run()
+		})},
+		{"fork and exec", func(ctx context.Context, _ options) ([]sample, error) {
+			return timeExecs(func() error { return exec.CommandContext(ctx, trueProgram).Run() })
 		}},
-		{"fork and exec", command(trueProgram)},
 	}
-	nsenter := []string{"nsenter", "--target", strconv.Itoa(os.Getpid()), "--mount", "--uts", "--ipc", "--net", "--pid",
-		trueProgram}
-	if exec.Command(nsenter[0], nsenter[1:]...).Run() == nil {
-		ways = append(ways, way{"nsenter", command(nsenter...)})
-	}
-	return ways
 }
 
 func timeExecs(run func() error) ([]sample, error) {

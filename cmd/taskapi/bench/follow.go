@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -32,16 +31,13 @@ func printRole(ctx context.Context, args []string) error {
 		return err
 	}
 	begin := filepath.Join(os.Getenv("NOMAD_ALLOC_DIR"), "data", "begin")
-	for _, err := os.Stat(begin); err != nil; _, err = os.Stat(begin) {
-		if err := wake.Sleep(ctx, 5*time.Millisecond); err != nil {
-			return err
-		}
+	for _, err := os.Stat(begin); err != nil && ctx.Err() == nil; _, err = os.Stat(begin) {
+		_ = wake.Sleep(ctx, 5*time.Millisecond)
 	}
-	const piece = 5 * time.Millisecond
 	began := time.Now()
 	var text []byte
 	line := firstLine()
-	for sent := int64(0); sent < most; {
+	for sent := int64(0); sent < most && ctx.Err() == nil; {
 		due := min(most, int64(time.Since(began).Seconds()*followRate))
 		text = text[:0]
 		for ; sent < due && len(text) < 1<<20; sent += followLine {
@@ -52,14 +48,8 @@ func printRole(ctx context.Context, args []string) error {
 			return err
 		}
 		if sent >= due {
-			if err := wake.Sleep(ctx, piece); err != nil {
-				return err
-			}
+			_ = wake.Sleep(ctx, 5*time.Millisecond)
 		}
-	}
-	took := strconv.AppendInt(nil, time.Since(began).Nanoseconds(), 10)
-	if err := os.WriteFile(filepath.Join(filepath.Dir(begin), "took"), took, 0o644); err != nil {
-		return err
 	}
 	<-ctx.Done()
 	return nil
@@ -69,53 +59,42 @@ func printRole(ctx context.Context, args []string) error {
 // checked: one that is missing, or comes twice, is an error.
 func (env *environment) follow(ctx context.Context, o options) (_ []sample, err error) {
 	most := int64(o.seconds*followRate) / followLine * followLine
-	s, err := env.running(ctx, server(env.self, "role-print", strconv.FormatInt(most, 10)), 1)
+	s, err := env.running(ctx, job(1, env.self, "role-print", strconv.FormatInt(most, 10)))
 	if err != nil {
 		return nil, err
 	}
 	defer s.stopInto(&err)
+	sdk, err := s.operator()
+	if err != nil {
+		return nil, err
+	}
+	defer sdk.Close()
+	what := &api.QueryOptions{Params: map[string]string{"task": "t0", "type": "stdout", "plain": "true", "follow": "true"}}
 	var bodies []io.ReadCloser
 	for range followers {
-		body, err := s.logs(ctx, true)
+		body, err := sdk.Raw().Response("/v1/client/fs/logs/"+s.allocID, what.WithContext(ctx))
 		if err != nil {
 			return nil, err
 		}
 		defer body.Close()
 		bodies = append(bodies, body)
 	}
-	before := load.CPUTime(s.cmd.Process.Pid)
-	began := time.Now()
+	before, began := load.CPUTime(s.cmd.Process.Pid), time.Now()
 	var readers errgroup.Group
 	for _, body := range bodies {
 		readers.Go(func() error { return readLines(body, most) })
 	}
-	data := filepath.Join(s.dir, "alloc", "data")
-	if err := os.WriteFile(filepath.Join(data, "begin"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.dir, "alloc", "data", "begin"), nil, 0o600); err != nil {
 		return nil, err
 	}
 	if err := readers.Wait(); err != nil {
 		return nil, err
 	}
-	took := time.Since(began)
-	used := load.CPUTime(s.cmd.Process.Pid) - before
-	printed := time.Duration(0)
-	if err := s.until(ctx, "the task to have printed all", startTime, 5*time.Millisecond, func() bool {
-		text, err := os.ReadFile(filepath.Join(data, "took"))
-		n, numErr := strconv.ParseInt(string(text), 10, 64)
-		printed = time.Duration(n)
-		return err == nil && numErr == nil
-	}); err != nil {
-		return nil, err
-	}
-	byLogs, byCat, err := s.readFiles(ctx)
 	return []sample{
-		timeSample(fmt.Sprintf("%s printed in", megabytes(float64(most))), printed),
-		timeSample(fmt.Sprintf("read by %d followers in", followers), took),
-		timeSample("the last one behind by", max(took-printed, time.Microsecond)),
-		timeSample("CPU of the agent", used),
-		timeSample("the files that are left, by logs", byLogs),
-		timeSample("the same, by cat", byCat),
-	}, err
+		timeSample(fmt.Sprintf("%s, printed in %v, read by %d followers in", megabytes(float64(most)),
+			o.of(time.Second), followers), time.Since(began)),
+		timeSample("CPU of the agent", load.CPUTime(s.cmd.Process.Pid)-before),
+	}, nil
 }
 
 // A numberedLine is a line of the output, which counts up. Printing and parsing numbers would take longer than all that
@@ -148,53 +127,4 @@ func readLines(body io.Reader, most int64) error {
 		want.next()
 	}
 	return nil
-}
-
-// readFiles reads the files that are left over the socket, without following, and by cat. It returns how long both
-// took.
-func (s *agent) readFiles(ctx context.Context) (byLogs, byCat time.Duration, err error) {
-	body, err := s.logs(ctx, false)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer body.Close()
-	began := time.Now()
-	var n countWriter
-	if _, err := io.Copy(&n, body); err != nil {
-		return 0, 0, err
-	}
-	byLogs = time.Since(began)
-	files, err := filepath.Glob(filepath.Join(s.dir, "alloc", "logs", "t0.stdout.*"))
-	if err != nil {
-		return 0, 0, err
-	}
-	cat := exec.CommandContext(ctx, "cat", files...)
-	var m countWriter
-	cat.Stdout = &m // through this program, as the other
-	began = time.Now()
-	if err := cat.Run(); err != nil {
-		return 0, 0, err
-	}
-	byCat = time.Since(began)
-	if m != n {
-		return 0, 0, fmt.Errorf("cat has %d bytes, and logs %d", m, n)
-	}
-	return byLogs, byCat, nil
-}
-
-type countWriter int64
-
-func (c *countWriter) Write(p []byte) (int, error) {
-	*c += countWriter(len(p))
-	return len(p), nil
-}
-
-func (s *agent) logs(ctx context.Context, follow bool) (io.ReadCloser, error) {
-	sdk, err := s.operator()
-	if err != nil {
-		return nil, err
-	}
-	what := map[string]string{"task": "t0", "type": "stdout", "plain": "true", "follow": strconv.FormatBool(follow)}
-	options := (&api.QueryOptions{Params: what}).WithContext(ctx)
-	return sdk.Raw().Response("/v1/client/fs/logs/"+s.allocID, options)
 }

@@ -19,19 +19,16 @@ const hostileEach = 1000
 const issuerKID = "bench-issuer"
 
 // An issuer signs the attack's tokens: with a key that taskapi trusts, and with one that it doesn't.
-type issuer struct {
-	trusted ed25519.PrivateKey
-	forger  ed25519.PrivateKey
-}
+type issuer struct{ trusted, forger ed25519.PrivateKey }
 
-func newIssuer() *issuer {
-	_, trusted, _ := ed25519.GenerateKey(nil) // never fails with the system's random numbers
-	_, forger, _ := ed25519.GenerateKey(nil)
-	return &issuer{trusted: trusted, forger: forger}
+func newIssuer() (i issuer) {
+	_, i.trusted, _ = ed25519.GenerateKey(nil) // never fails with the system's random numbers
+	_, i.forger, _ = ed25519.GenerateKey(nil)
+	return i
 }
 
 // jwks returns the trusted key as a JWK set (RFC 7517, RFC 8037).
-func (i *issuer) jwks() []byte {
+func (i issuer) jwks() []byte {
 	x := base64.RawURLEncoding.EncodeToString(i.trusted.Public().(ed25519.PublicKey))
 	return fmt.Appendf(nil, `{"keys":[{"kty":"OKP","crv":"Ed25519","use":"sig","alg":"EdDSA","kid":%q,"x":%q}]}`,
 		issuerKID, x)
@@ -39,7 +36,7 @@ func (i *issuer) jwks() []byte {
 
 // hostile makes the requests of an attack from a good token: garbage, forged signatures under the good token's key
 // ID, key IDs that nobody knows, and good signatures for allocations that nobody knows.
-func (i *issuer) hostile(good, path string) ([][]byte, error) {
+func (i issuer) hostile(good, path string) ([][]byte, error) {
 	header, claims, err := parse(good)
 	if err != nil {
 		return nil, err

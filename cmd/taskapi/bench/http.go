@@ -13,6 +13,7 @@ import (
 // A target is a server to drive, and the requests to send it.
 type target struct {
 	socket   string
+	token    string // of a task
 	requests [][]byte
 	pid      int // of the server, whose CPU time is measured; 0 for none
 }

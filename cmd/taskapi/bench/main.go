@@ -1,20 +1,14 @@
 // Command bench measures taskapi beside a bare net/http server, "the floor", which gives the same answer to the
 // same request. It starts the binary that `make build` left, sends requests to its Unix sockets, and prints tables.
 //
-//	throughput  authenticated GET .../checks with 1, 8 and 16 connections, beside the floor
+//	size        of the binary
+//	throughput  authenticated GET /v1/allocation/ID with 1, 8 and 16 connections, beside the floor
 //	start       time from exec to the first 200 that the operator gets, and that a task gets
-//	resume      the same for the operator after taskapi was killed, while its tasks run on
 //	memory      memory of an idle taskapi and its keeper
 //	attack      what two good connections keep beside eight that flood the socket with bad tokens
 //	neighbours  what a task with one slow client keeps beside two tasks with 64 busy connections each
-//	exec        time to run /bin/true in a task, beside fork and exec, and nsenter
-//	render      time from the change of a variable to the file of the template that shows it
+//	exec        time to run /bin/true in a task, beside fork and exec
 //	follow      what four readers get that follow the output of a task which prints 100 MB/s
-//	scale       CPU and memory of one process for each of its allocations, and its answers; the process is no taskapi but
-//	            the simulator beside this program, which is built from the source
-//	fleet       20 simulated machines that share a real etcd: how soon all see a change, what they cost, and how all of
-//	            them register again. Each allocation is a client of etcd, as a process of taskapi is. Measured only when
-//	            -run names it, because a round takes minutes
 //
 // With -nomad, a Nomad agent is measured in turn with taskapi in throughput, start,
 // memory and exec.
@@ -35,7 +29,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -44,12 +37,12 @@ import (
 	"taskapi/internal/slice"
 )
 
-// timeLimit bounds the whole program; with the default flags it ends within ten minutes.
+// timeLimit bounds the whole program; with the default flags it ends within fifteen minutes.
 const timeLimit = 30 * time.Minute
 
-// compareRounds is how often -compare measures each figure of both programs, unless -rounds says otherwise: the least
-// number at which chance calls one of twenty figures worse in fewer than one comparison of twenty.
-const compareRounds = 9
+// usualRounds is how often each figure is measured: the least number at which chance calls one of twenty figures worse
+// in fewer than one comparison of twenty.
+const usualRounds = 9
 
 type options struct {
 	binary  string
@@ -58,7 +51,6 @@ type options struct {
 	nomad   string
 	seconds float64
 	rounds  int
-	crowd   int
 }
 
 // of returns a time in proportion to -seconds.
@@ -78,14 +70,10 @@ func main() {
 // roles are what this program is when it is executed again.
 var roles = map[string]func(context.Context, []string) error{
 	"role-floor": floorRole,
-	"role-task":  taskRole,
 	"role-first": firstRole,
 	"role-flood": floodRole,
 	"role-print": printRole,
 }
-
-// scale measures no taskapi, but the simulator of the same source.
-const scale = "scale"
 
 // A measurement is what -run may name: the ways that it takes. The first way is taskapi's.
 type measurement struct {
@@ -94,23 +82,18 @@ type measurement struct {
 }
 
 var measurements = []measurement{
-	{"throughput", func(e *environment) []way {
-		return e.besideNomad([]way{{"taskapi", e.answers}, {"floor", e.floorAnswers}}, e.nomadAnswers)
-	}},
+	{"size", func(e *environment) []way { return []way{{"taskapi", e.size}} }},
+	{"throughput", func(e *environment) []way { return e.besideNomad(e.besideFloor(e.ours, answers), e.nomadAnswers) }},
 	{"start", func(e *environment) []way {
 		return e.besideNomad([]way{{"taskapi", e.starts}, {"floor", e.floorStarts}}, e.nomadStarts)
 	}},
-	{"resume", func(e *environment) []way { return []way{{"taskapi", e.resumes}} }},
 	{"memory", func(e *environment) []way {
 		return e.besideNomad([]way{{"taskapi", e.memory}, {"floor", e.floorMemory}}, e.nomadMemory)
 	}},
-	{"attack", func(e *environment) []way { return []way{{"taskapi", e.attack}, {"floor", e.floorAttack}} }},
+	{"attack", func(e *environment) []way { return e.besideFloor(e.attacked, e.attack) }},
 	{"neighbours", func(e *environment) []way { return []way{{"taskapi", e.neighbours}} }},
 	{"exec", func(e *environment) []way { return e.besideNomad(e.execWays(), e.nomadExecs) }},
-	{"render", func(e *environment) []way { return []way{{"taskapi", e.renders}} }},
 	{"follow", func(e *environment) []way { return []way{{"taskapi", e.follow}} }},
-	{fleetName, func(e *environment) []way { return []way{{"taskapi", e.fleet}} }},
-	{scale, func(e *environment) []way { return []way{{"many allocations", e.many}, {"one", e.one}} }},
 }
 
 func run(ctx context.Context, w io.Writer, args []string) error {
@@ -121,29 +104,20 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 	}
 	var o options
 	names := slice.Map(measurements, func(m measurement) string { return m.name })
-	names = slices.DeleteFunc(names, func(name string) bool { return name == fleetName })
-	all := strings.Join(names, ",")
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.binary, "binary", "bin/taskapi", "the taskapi to measure")
-	flags.StringVar(&o.run, "run", all, "what to measure")
+	flags.StringVar(&o.run, "run", strings.Join(names, ","), "what to measure")
 	flags.StringVar(&o.compare, "compare", "", "a git revision, or a file, to measure in turn with the taskapi to measure")
 	flags.StringVar(&o.nomad, "nomad", "", "Nomad's program, to measure beside taskapi what both have; root is needed")
 	flags.Float64Var(&o.seconds, "seconds", 1, "how long a round of requests lasts")
-	flags.IntVar(&o.rounds, "rounds", 5, fmt.Sprintf("how many rounds; with -compare %d unless given", compareRounds))
-	flags.IntVar(&o.crowd, "allocations", 1000, "how many allocations scale and fleet have")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil
-		}
+	flags.IntVar(&o.rounds, "rounds", usualRounds, "how many rounds")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
 	}
-	given := false
-	flags.Visit(func(f *flag.Flag) { given = given || f.Name == "rounds" })
-	if o.compare != "" && !given {
-		o.rounds = compareRounds
-	}
-	if o.seconds <= 0 || o.rounds < 1 || o.crowd < 1 || flags.NArg() > 0 {
-		return errors.New("-seconds, -rounds and -allocations must be above 0, and there are no arguments")
+	if o.seconds <= 0 || o.rounds < 1 || flags.NArg() > 0 {
+		return errors.New("-seconds and -rounds must be above 0, and there are no arguments")
 	}
 	var chosen []measurement
 	for name := range strings.SplitSeq(o.run, ",") {
@@ -153,7 +127,7 @@ func run(ctx context.Context, w io.Writer, args []string) error {
 		}
 		chosen = append(chosen, measurements[i])
 	}
-	env, err := newEnvironment(o.binary, ".")
+	env, err := newEnvironment(o.binary)
 	if err != nil {
 		return err
 	}
@@ -189,27 +163,19 @@ func measure(ctx context.Context, w io.Writer, o options, name string, ways []wa
 
 // compare measures another program in turn with the one of the environment.
 func compare(ctx context.Context, w io.Writer, o options, env *environment, chosen []measurement) (err error) {
-	file, source := o.compare, ""
+	file := o.compare
 	if _, missing := os.Stat(file); missing != nil {
-		if source, file, err = env.build(ctx, o.compare); err != nil {
+		if file, err = env.build(ctx, o.compare); err != nil {
 			return err
 		}
-		if _, missing := os.Stat(filepath.Join(source, "cmd/taskapi/bench/simulator")); missing != nil {
-			source = ""
-		}
 	}
-	other, err := newEnvironment(file, source)
+	other, err := newEnvironment(file)
 	if err != nil {
 		return err
 	}
 	defer other.close()
-	size := measurement{"program", func(e *environment) []way { return []way{{"", e.size}} }}
 	var worse error
-	for _, m := range append([]measurement{size}, chosen...) {
-		if m.name == scale && source == "" {
-			fmt.Fprintf(w, "\n%s: not compared, because %s has no simulator\n", scale, o.compare)
-			continue
-		}
+	for _, m := range chosen {
 		ways := []way{m.ways(env)[0], m.ways(other)[0]}
 		ways[0].name, ways[1].name = "new", "old"
 		if err := measure(ctx, w, o, m.name, ways, env, other); errors.Is(err, errWorse) {

@@ -34,14 +34,6 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("no line like %s: taskapi does not refuse all, or the floor some, in:\n%s", want, text)
 		}
 	})
-	t.Run("scale", func(t *testing.T) {
-		text := must.Get(measure(t, "-binary", binary, "-run", "scale", "-allocations", "3"))(t)
-		for _, figure := range []string{"CPU until it rests, for each", "RSS, for each", "an answer while others register"} {
-			if row := `(?m)^` + figure + `  .* [0-9.]+ \([0-9.]+-[0-9.]+\)`; !regexp.MustCompile(row).Match(text) {
-				t.Errorf("no row like %s in:\n%s", row, text)
-			}
-		}
-	})
 	slower := filepath.Join(t.TempDir(), "slower")
 	script := fmt.Sprintf("#!/bin/sh\nsleep 1\nexec %s \"$@\"\n", binary)
 	must.Program(t, slower, []byte(script))

@@ -20,26 +20,20 @@ const rest = 15 * time.Second
 const restingTasks = 3
 
 func (env *environment) memory(ctx context.Context, o options) (_ []sample, err error) {
-	s, err := env.running(ctx, sleepers(restingTasks, identityBlock), restingTasks)
+	s, err := env.running(ctx, sleepers(restingTasks))
 	if err != nil {
 		return nil, err
 	}
 	defer s.stopInto(&err)
-	keeper, err := s.keeper(env)
-	if err != nil {
-		return nil, err
-	}
-	return atRest(ctx, o, s.cmd.Process.Pid, keeper)
+	return atRest(ctx, o, processesWith("exe", env.binary)...) // taskapi and its keeper
 }
 
 func (env *environment) floorMemory(ctx context.Context, o options) (_ []sample, err error) {
 	f, err := env.floor(ctx, emptyReply, get("/", "none"))
-	if f != nil {
-		defer f.stopInto(&err)
-	}
 	if err != nil {
 		return nil, err
 	}
+	defer f.stopInto(&err)
 	return atRest(ctx, o, f.cmd.Process.Pid)
 }
 

@@ -1,16 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
-	"taskapi/internal/slice"
 	"taskapi/internal/wake"
 )
 
@@ -21,20 +21,11 @@ const pollInterval = 200 * time.Microsecond
 // second of requests.
 const startsPerRound = 4
 
-// A firstAnswer is what a task reports of its start, in nanoseconds of the wall clock.
-type firstAnswer struct {
-	Main  int64 // when its main function ran
-	First int64 // when its first 200 had come
-}
-
-// firstRole is a task that sends a request at once, and writes a firstAnswer into the file that its argument names.
+// firstRole is a task that sends a request at once. It writes when its first 200 had come into the file that its
+// argument names, in nanoseconds of the wall clock.
 func firstRole(ctx context.Context, args []string) error {
-	answer := firstAnswer{Main: time.Now().UnixNano()}
-	if len(args) != 1 {
-		return fmt.Errorf("the task takes a file, not %q", args)
-	}
 	socket := strings.TrimPrefix(os.Getenv("NOMAD_UNIX_ADDR"), "unix://")
-	request := get(checksPath(os.Getenv("NOMAD_ALLOC_ID")), os.Getenv("NOMAD_TOKEN"))
+	request := get(allocationPath(os.Getenv("NOMAD_ALLOC_ID")), os.Getenv("NOMAD_TOKEN"))
 	for {
 		r, err := exchange(socket, request)
 		if err == nil && r.status == http.StatusOK {
@@ -44,58 +35,48 @@ func firstRole(ctx context.Context, args []string) error {
 			return errors.Join(ended, err)
 		}
 	}
-	answer.First = time.Now().UnixNano()
-	text, err := json.Marshal(answer)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(args[0], text, 0o644); err != nil {
+	if err := os.WriteFile(args[0], fmt.Appendln(nil, time.Now().UnixNano()), 0o644); err != nil {
 		return err
 	}
 	<-ctx.Done()
 	return nil
 }
 
-// firstAnswer waits for a task's firstAnswer in a file, and returns how long both took from exec.
-func (p *process) firstAnswer(ctx context.Context, file string) (main, first time.Duration, err error) {
-	var answer firstAnswer
-	err = p.until(ctx, "the task's first 200", startTime, time.Millisecond, func() bool {
+// firstAnswer waits for what firstRole writes into a file, and returns how long the answer took from exec.
+func (p *process) firstAnswer(ctx context.Context, file string) (took time.Duration, err error) {
+	var at int64
+	err = p.until(ctx, "the task's first 200", time.Millisecond, func() bool {
 		text, err := os.ReadFile(file)
-		return err == nil && json.Unmarshal(text, &answer) == nil // half a file is no JSON
+		if err == nil && bytes.HasSuffix(text, []byte("\n")) {
+			at, err = strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
+		}
+		return err == nil && at > 0
 	})
-	return time.Unix(0, answer.Main).Sub(p.started), time.Unix(0, answer.First).Sub(p.started), err
+	return time.Unix(0, at).Sub(p.started), err
 }
 
-type beginning struct {
-	operator, main, task time.Duration // to the operator's first 200, the task's main function, its first 200
-	operatorCPU, taskCPU time.Duration // of taskapi, its keeper and the task, until these answers were seen
-}
-
-func (env *environment) starts(ctx context.Context, _ options) ([]sample, error) {
-	var all []beginning
+// starts measures from exec to the first answers, and the CPU time of taskapi, its keeper and the task until then.
+func (env *environment) starts(ctx context.Context, _ options) (samples []sample, err error) {
+	figures := []string{firstAnswerFigure, "the same, CPU", taskAnswerFigure, "the task's, CPU"}
+	all := make([][]time.Duration, len(figures))
 	for range startsPerRound {
-		b, err := env.begin(ctx, env.data)
+		times, err := env.begin(ctx)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, b)
+		for i, d := range times {
+			all[i] = append(all[i], d)
+		}
 	}
-	row := func(figure string, of func(beginning) time.Duration) sample {
-		return timeSample(figure, median(slice.Map(all, of)))
+	for i, figure := range figures {
+		samples = append(samples, timeSample(figure, median(all[i])))
 	}
-	return []sample{
-		row(firstAnswerFigure, func(b beginning) time.Duration { return b.operator }),
-		row("the same, CPU", func(b beginning) time.Duration { return b.operatorCPU }),
-		row(mainFigure, func(b beginning) time.Duration { return b.main }),
-		row(taskAnswerFigure, func(b beginning) time.Duration { return b.task }),
-		row("the task's, CPU", func(b beginning) time.Duration { return b.taskCPU }),
-	}, nil
+	return samples, nil
 }
 
 // What the starts of several programs have in common.
 const (
 	firstAnswerFigure = "the operator's first 200"
-	mainFigure        = "the task's main function"
 	taskAnswerFigure  = "the task's first 200"
 )
 
@@ -103,11 +84,11 @@ func (env *environment) floorStarts(ctx context.Context, _ options) ([]sample, e
 	var all []time.Duration
 	for range startsPerRound {
 		f, err := env.floor(ctx, emptyReply, get("/", "none"))
-		if f != nil {
-			all = append(all, time.Since(f.started))
-			f.stopInto(&err)
-		}
 		if err != nil {
+			return nil, err
+		}
+		all = append(all, time.Since(f.started))
+		if f.stopInto(&err); err != nil {
 			return nil, err
 		}
 	}
@@ -116,19 +97,15 @@ func (env *environment) floorStarts(ctx context.Context, _ options) ([]sample, e
 
 var emptyReply = reply{contentType: "application/json", body: []byte("{}")}
 
-// begin starts taskapi, and ends it once its task has got an answer.
-func (env *environment) begin(ctx context.Context, data string) (b beginning, err error) {
+// begin starts taskapi, ends it once its task has got an answer, and returns what starts measures.
+func (env *environment) begin(ctx context.Context) (_ []time.Duration, err error) {
 	file := env.path(".first")
-	s, took, err := env.fresh(ctx, data, server(env.self, "role-first", file))
-	if s != nil {
-		defer s.stopInto(&err)
-	}
+	s, operator, err := env.agent(ctx, env.data, job(1, env.self, "role-first", file))
 	if err != nil {
-		return b, err
+		return nil, err
 	}
-	b.operator = took
-	b.operatorCPU = env.cpu()
-	b.main, b.task, err = s.firstAnswer(ctx, file)
-	b.taskCPU = env.cpu()
-	return b, err
+	defer s.stopInto(&err)
+	used := env.cpu()
+	task, err := s.firstAnswer(ctx, file)
+	return []time.Duration{operator, used, task, env.cpu()}, err
 }

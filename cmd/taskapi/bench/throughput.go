@@ -12,20 +12,13 @@ import (
 // warmup is how long a round runs before it counts: connections are made and caches filled.
 const warmup = 200 * time.Millisecond
 
-func (env *environment) answers(ctx context.Context, o options) ([]sample, error) {
-	p, err := env.pair(ctx)
+// ours is the task of the taskapi that the rounds share.
+func (env *environment) ours(ctx context.Context) (target, error) {
+	s, err := env.shared(ctx, 1)
 	if err != nil {
-		return nil, err
+		return target{}, err
 	}
-	return answers(ctx, o, p.ours)
-}
-
-func (env *environment) floorAnswers(ctx context.Context, o options) ([]sample, error) {
-	p, err := env.withFloor(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return answers(ctx, o, p.bare)
+	return s.target(0)
 }
 
 // answers sends the same request on several numbers of connections, and requests that differ from each other.
