@@ -1,4 +1,4 @@
-// Package interfaces holds the interfaces that an extension or a simulator of the allocation runner implements: the
+// Package interfaces holds the interfaces that an extension of the allocation runner, or another runner, implements: the
 // runner itself with its factory, and the hooks of an allocation and of a task. It defines types and the order of
 // calls, and runs nothing.
 package interfaces

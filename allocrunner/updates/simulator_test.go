@@ -16,9 +16,9 @@ const simulatedStep = 300 * time.Millisecond
 
 // A simulator is a runner without processes: its tasks run for two steps, with an event in between, and end.
 type simulator struct {
+	interfaces.AllocRunner // what these tests don't call
+
 	config interfaces.Config
-	stop   chan struct{}
-	ask    sync.Once // closes stop
 
 	mu      sync.Mutex // guards what follows
 	alloc   *api.Allocation
@@ -28,7 +28,7 @@ type simulator struct {
 var _ interfaces.Factory = newSimulator
 
 func newSimulator(c interfaces.Config) (interfaces.AllocRunner, error) {
-	return &simulator{config: c, stop: make(chan struct{}), alloc: c.Alloc, changed: make(chan struct{})}, nil
+	return &simulator{config: c, alloc: c.Alloc, changed: make(chan struct{})}, nil
 }
 
 func (s *simulator) Run(ctx context.Context) error {
@@ -37,7 +37,6 @@ func (s *simulator) Run(ctx context.Context) error {
 		s.enter(now[0], now[1], now[2])
 		select {
 		case <-ctx.Done():
-		case <-s.stop:
 		case <-time.After(simulatedStep):
 		}
 	}
@@ -86,25 +85,4 @@ func (s *simulator) Wait(ctx context.Context, index uint64) *api.Allocation {
 	}
 }
 
-// Stats sends nothing.
-func (s *simulator) Stats(ctx context.Context, _ time.Duration) (<-chan *api.AllocResourceUsage, error) {
-	none := make(chan *api.AllocResourceUsage)
-	context.AfterFunc(ctx, func() { close(none) })
-	return none, nil
-}
-
-func (s *simulator) Stop(context.Context, interfaces.StopRequest) error { s.Kill(); return nil }
-func (s *simulator) Kill()                                              { s.ask.Do(func() { close(s.stop) }) }
-func (s *simulator) Detach()                                            { s.Kill() }
-func (s *simulator) Checks() (api.AllocCheckStatuses, uint64)           { return nil, 0 }
-func (s *simulator) Files(*interfaces.Reader) interfaces.Files          { return nil }
-func (s *simulator) Terminal() bool                                     { return s.Alloc().ClientTerminalStatus() }
-func (s *simulator) RestartTask(context.Context, string) error          { return interfaces.ErrTaskNotRunning }
-func (s *simulator) RestartRunning(context.Context) error               { return interfaces.ErrTaskNotRunning }
-func (s *simulator) RestartAll(context.Context) error                   { return interfaces.ErrTerminal }
-func (s *simulator) Signal(_ context.Context, _, _ string) error        { return interfaces.ErrTaskNotRunning }
-func (s *simulator) Exec(context.Context, interfaces.ExecRequest) (interfaces.ExecSession, error) {
-	return nil, interfaces.ErrTaskNotRunning
-}
-func (s *simulator) Update(context.Context, *api.Job) error { return interfaces.ErrTerminal }
-func (s *simulator) Destroy(context.Context) error          { return nil }
+func (s *simulator) Terminal() bool { return s.Alloc().ClientTerminalStatus() }

@@ -4,8 +4,7 @@
 // token: unless the fault is in the signature, the verifier's own key has signed the token.
 //
 // Tests, the command line and auth/authtest use this one list. To add a kind, add a row to the file of its class, such
-// as kinds_time.go, and name the checks that refuse it in forgetful_rows_test.go. The package verifies no tokens and
-// holds no key that anybody trusts.
+// as kinds_time.go, with the reason. The package verifies no tokens and holds no key that anybody trusts.
 //
 // Names, reasons and the meaning of Strict and Foreign stay as they are; kinds may be added.
 package badtokens

@@ -40,7 +40,7 @@ var alloc = auth.Allocation{Region: "global", Namespace: "default", JobID: "shop
 	Life: "this life"}
 
 func (running) Lookup(id string) (*auth.Allocation, auth.Liveness) {
-	if id != allocID && !forgets("an unknown allocation") {
+	if id != allocID {
 		return nil, auth.Unknown
 	}
 	return &alloc, auth.Live

@@ -190,16 +190,6 @@ var allowedImports = map[string][]string{
 		"allocrunner/jobspec/internal/schema", // the defaults of tasks
 	},
 	"allocrunner/state": {"allocrunner/interfaces"},
-	"allocrunner/simulate": {
-		"allocrunner/interfaces",
-		"allocrunner/internal/allocdir", // the directories of a real allocation
-		"allocrunner/internal/allocfs",
-		"allocrunner/internal/registration",
-		"allocrunner/internal/services",
-		"allocrunner/internal/snapshots",
-		"allocrunner/internal/stats",
-		"allocrunner/taskenv",
-	},
 	"allocrunner/templates": {
 		"allocrunner/cluster",
 		"allocrunner/cluster/registry", // whose keys, and the variables', tell what has changed
@@ -775,8 +765,7 @@ func TestProgramHasNoLibraryForTests(t *testing.T) {
 		t.Fatalf("go list names %d packages, and not the runner", len(linked))
 	}
 	for _, path := range linked {
-		if path == "testing" || path == "taskapi/allocrunner/simulate" ||
-			strings.HasPrefix(path, "github.com/google/go-cmp/") {
+		if path == "testing" || strings.HasPrefix(path, "github.com/google/go-cmp/") {
 			t.Errorf("the program links %s; `go mod why -m` and `go list -deps` tell which import needs it", path)
 		}
 	}
