@@ -78,10 +78,10 @@ man:
 	CGO_ENABLED=0 $(GO) test -trimpath ./cmd/taskapi/internal/cli -run '^TestManPages$$' -count=1 -args -man-dir '$(abspath $(MAN))' \
 		-man-version '$(VERSION)' -man-date "$$(git log -1 --format=%cs 2>/dev/null || date +%F)"
 
-# The pictures of docs/screens, of real runs: the page's need chromium, top's need tmux, nginx and redis-server.
+# The pictures of docs/screens, of real runs. They need chromium, and those of top aha, tmux, nginx and redis-server.
 screens: build
 	$(GO) test -count=1 ./cmd/taskapi -run '^TestUIScreens$$' -ui-screens
-	$(GO) run ./cmd/taskapi/internal/top/screens
+	docs/screens/record.sh
 
 demo: build
 	examples/demo.sh bin

@@ -663,7 +663,6 @@ var allowedImports = map[string][]string{
 	"cmd/taskapi/internal/proxy":     {"cmd/taskapi/internal/httpserve", "socket"},
 	"cmd/taskapi/internal/top": {"allocrunner/interfaces", "allocrunner/readiness",
 		"cmd/taskapi/internal/client", "cmd/taskapi/internal/output", "cmd/taskapi/internal/top/tasktext"},
-	"cmd/taskapi/internal/top/screens": {"cmd/taskapi/internal/tmux"},
 	"cmd/taskapi/internal/ui": {
 		"allocrunner/children", // the launches of a job
 		"allocrunner/interfaces",
