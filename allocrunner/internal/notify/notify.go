@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"taskapi/allocrunner/drivers"
 )
@@ -201,7 +202,7 @@ func (s *Socket) run() {
 	if err != nil {
 		return
 	}
-	tokens, since := float64(burst), time.Now()
+	limit := rate.NewLimiter(rate.Every(messagePause), burst)
 	for {
 		received := false
 		err := raw.Read(func(fd uintptr) bool {
@@ -211,13 +212,8 @@ func (s *Socket) run() {
 		if err != nil {
 			return
 		}
-		now := time.Now()
-		tokens = min(burst, tokens+float64(now.Sub(since))/float64(messagePause)) - 1
-		if since = now; tokens >= 0 {
-			continue
-		}
 		select {
-		case <-time.After(messagePause):
+		case <-time.After(limit.Reserve().Delay()):
 		case <-s.done:
 			return
 		}
