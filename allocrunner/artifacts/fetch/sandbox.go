@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"unsafe"
 
+	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,26 +29,24 @@ var systemFiles = []string{
 	"/sys/fs/cgroup", "/sys/kernel/mm",
 }
 
-// Rights of Landlock, by the version of its interface that has them first.
 const (
-	readRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
-	allRights1 = 1<<13 - 1 // up to LANDLOCK_ACCESS_FS_MAKE_SYM
-	allRights2 = allRights1 | unix.LANDLOCK_ACCESS_FS_REFER
-	allRights3 = allRights2 | unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	// specials are never allowed: devices, pipes and sockets.
-	specials   = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
-	fileRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE |
-		unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	readRights  = ll.AccessFSExecute | ll.AccessFSReadFile | ll.AccessFSReadDir
+	fileRights  = ll.AccessFSExecute | ll.AccessFSReadFile
+	writeRights = readRights | ll.AccessFSWriteFile | ll.AccessFSRemoveDir | ll.AccessFSRemoveFile | ll.AccessFSMakeDir |
+		ll.AccessFSMakeReg | ll.AccessFSMakeSock | ll.AccessFSMakeFifo | ll.AccessFSMakeSym | ll.AccessFSRefer |
+		ll.AccessFSTruncate
+	// specials are never allowed.
+	specials = ll.AccessFSMakeChar | ll.AccessFSMakeBlock
 )
 
 // LandlockVersion returns the version of the kernel's Landlock; 0 for a kernel without it, or one that has it switched
 // off.
 func LandlockVersion() int {
-	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
-	if errno != 0 {
+	version, err := ll.LandlockGetABIVersion()
+	if err != nil {
 		return 0
 	}
-	return int(version)
+	return version
 }
 
 // confine gives up the rights of this process, and executes the program again, so that all of its threads are confined.
@@ -91,68 +90,23 @@ func dropCapabilities() error {
 	return os.NewSyscallError("capset", unix.Capset(&header, &none[0]))
 }
 
-// landlock confines this thread to the files of the sandbox, where the kernel can.
+// landlock confines this process to the files of the sandbox, as far as the kernel can.
 func (s sandbox) landlock() error {
-	version := LandlockVersion()
-	if version == 0 {
-		return nil
+	write := landlock.AccessFSSet(writeRights)
+	if LandlockVersion() == 1 {
+		write &^= ll.AccessFSRefer // which would let the library confine nothing
 	}
-	attr := unix.LandlockRulesetAttr{Handled_access_fs: []uint64{allRights1, allRights2, allRights3}[min(version, 3)-1]}
-	if version >= 6 {
-		attr.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
-	}
-	size := unsafe.Offsetof(attr.Quiet_access_fs)
-	if version < 6 {
-		size = unsafe.Offsetof(attr.Scoped)
-	}
-	if version < 4 {
-		size = unsafe.Offsetof(attr.Handled_access_net)
-	}
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
-	if errno != 0 {
-		return os.NewSyscallError("create", errno)
-	}
-	defer unix.Close(int(fd))
-	allow := func(path string, rights uint64) error { return allow(int(fd), path, rights&attr.Handled_access_fs) }
+	var rules []landlock.Rule
 	for _, path := range append(s.Read, systemFiles...) {
-		_ = allow(path, readRights) // otherwise it can't be read: many systems lack some of them
-	}
-	if err := allow(exe, readRights); err != nil {
-		return err
-	}
-	if err := allow("/dev/null", readRights|unix.LANDLOCK_ACCESS_FS_WRITE_FILE); err != nil {
-		return err
-	}
-	for _, path := range s.Write {
-		if err := allow(path, allRights3&^specials); err != nil {
-			return err
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			rules = append(rules, landlock.PathAccess(readRights, path))
+		} else if err == nil { // otherwise it can't be read: many systems lack some of them
+			rules = append(rules, landlock.PathAccess(fileRights, path))
 		}
 	}
-	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
-		return os.NewSyscallError("restrict", errno)
-	}
-	return nil
-}
-
-// allow adds a rule for a file, or for all below a directory.
-func allow(ruleset int, path string, rights uint64) error {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return &os.PathError{Op: "stat", Path: path, Err: err}
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		rights &= fileRights
-	}
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
-	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH,
-		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
-	if errno != 0 {
-		return &os.PathError{Op: "allow", Path: path, Err: errno}
-	}
-	return nil
+	return landlock.MustConfig(write|specials, landlock.ScopedSet(ll.ScopeAbstractUnixSocket|ll.ScopeSignal)).BestEffort().
+		Restrict(append(rules,
+			landlock.PathAccess(fileRights, exe),
+			landlock.PathAccess(fileRights|ll.AccessFSWriteFile, "/dev/null"),
+			landlock.PathAccess(write, s.Write...))...)
 }
