@@ -100,12 +100,15 @@ func exposition(measured []Metric) []byte {
 	for _, m := range measured {
 		if m.Name != last { // once for all series of the name
 			last = m.Name
-			fmt.Fprintf(&text, "# HELP %s %s\n# TYPE %s %s\n", m.Name, helpEscapes.Replace(m.Help), m.Name, m.kind())
+			writeHeader(&text, family{m.Name, m.kind(), m.Help})
 		}
-		fmt.Fprintf(&text, "%s %g\n", m.series(), m.Value)
+		if m.Counter {
+			metrics.WriteCounterFloat64(&text, m.series(), m.Value)
+		} else {
+			metrics.WriteGaugeFloat64(&text, m.series(), m.Value)
+		}
 	}
-	metrics.ExposeMetadata(true) // of the library's own
-	metrics.WriteProcessMetrics(&text)
+	writeProcess(&text)
 	return text.Bytes()
 }
 
@@ -119,6 +122,11 @@ func (m Metric) kind() string {
 		return "counter"
 	}
 	return "gauge"
+}
+
+// writeHeader writes the lines that come before the series of a metric.
+func writeHeader(text *bytes.Buffer, f family) {
+	fmt.Fprintf(text, "# HELP %s %s\n# TYPE %s %s\n", f.name, helpEscapes.Replace(f.help), f.name, f.kind)
 }
 
 var helpEscapes = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
