@@ -171,7 +171,8 @@ func TestTasksStayStopped(t *testing.T) {
 		for where, tasks := range map[string]map[string]interfaces.SavedTask{
 			"now": l.Previous().Tasks, "after a crash": must.Get(d.Peek(testID))(t).Tasks} {
 			stays := tasks["stopped"].Override == interfaces.ScheduleForcedPause
-			if _, had := tasks["gone"]; stays != of.stays || had || tasks["after"].Override != "" || tasks["runs"].Override != "" {
+			_, had := tasks["gone"]
+			if stays != of.stays || had || tasks["after"].Override != "" || tasks["runs"].Override != "" {
 				t.Errorf("%+v, %s: got %+v", of, where, tasks)
 			}
 		}

@@ -2,6 +2,7 @@ package interfaces_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -39,7 +40,7 @@ func (r *idler) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 	case <-r.stopped.Done():
-		if cause := context.Cause(r.stopped); cause != context.Canceled {
+		if cause := context.Cause(r.stopped); !errors.Is(cause, context.Canceled) {
 			return cause
 		}
 	}

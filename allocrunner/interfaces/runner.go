@@ -1,5 +1,5 @@
-// Package interfaces holds the interfaces that an extension of the allocation runner, or another runner, implements: the
-// runner itself with its factory, and the hooks of an allocation and of a task. It defines types and the order of
+// Package interfaces holds the interfaces that an extension of the allocation runner, or another runner, implements:
+// the runner itself with its factory, and the hooks of an allocation and of a task. It defines types and the order of
 // calls, and runs nothing.
 package interfaces
 

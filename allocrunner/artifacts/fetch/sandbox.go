@@ -104,9 +104,9 @@ func (s sandbox) landlock() error {
 			rules = append(rules, landlock.PathAccess(fileRights, path))
 		}
 	}
-	return landlock.MustConfig(write|specials, landlock.ScopedSet(ll.ScopeAbstractUnixSocket|ll.ScopeSignal)).BestEffort().
-		Restrict(append(rules,
-			landlock.PathAccess(fileRights, exe),
-			landlock.PathAccess(fileRights|ll.AccessFSWriteFile, "/dev/null"),
-			landlock.PathAccess(write, s.Write...))...)
+	config := landlock.Config{HandledAccessFS: write | specials, Scoped: ll.ScopeAbstractUnixSocket | ll.ScopeSignal}
+	return config.BestEffort().Restrict(append(rules,
+		landlock.PathAccess(fileRights, exe),
+		landlock.PathAccess(fileRights|ll.AccessFSWriteFile, "/dev/null"),
+		landlock.PathAccess(write, s.Write...))...)
 }

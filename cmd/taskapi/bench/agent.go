@@ -67,7 +67,8 @@ type agent struct {
 
 // agent starts taskapi with a new allocation of the job, and returns when the operator gets a 200, and how long that
 // took from exec.
-func (env *environment) agent(ctx context.Context, dataDir, text string, flags ...string) (*agent, time.Duration, error) {
+func (env *environment) agent(ctx context.Context, dataDir, text string, flags ...string) (*agent, time.Duration,
+	error) {
 	allocs, file := filepath.Join(dataDir, "allocs", "*"), env.path(".nomad.hcl")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return nil, 0, err

@@ -73,7 +73,8 @@ func (env *environment) neighbours(ctx context.Context, o options) ([]sample, er
 }
 
 // beside drives good connections alone and beside floods.
-func (env *environment) beside(ctx context.Context, floods []flood, good func() (load.Result, error)) ([]sample, error) {
+func (env *environment) beside(ctx context.Context, floods []flood, good func() (load.Result, error)) ([]sample,
+	error) {
 	alone, err := good()
 	if err != nil {
 		return nil, fmt.Errorf("the good connections alone: %w", err)

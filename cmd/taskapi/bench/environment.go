@@ -159,8 +159,8 @@ func (env *environment) start(path string, args ...string) (*process, error) {
 // stopTime is how long a process may take to end after SIGTERM.
 const stopTime = 15 * time.Second
 
-// stopInto ends the process and waits for it. What it printed is complete afterwards. A process that doesn't end makes a
-// measurement fail that went well until then.
+// stopInto ends the process and waits for it. What it printed is complete afterwards. A process that doesn't end makes
+// a measurement fail that went well until then.
 func (p *process) stopInto(err *error) {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {

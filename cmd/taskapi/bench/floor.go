@@ -53,8 +53,8 @@ func (env *environment) floor(ctx context.Context, r reply, request []byte) (*fl
 	})
 }
 
-// besideFloor takes a measurement of a task's socket, and of a floor that answers the request as the task's socket does.
-// The rounds share the floor.
+// besideFloor takes a measurement of a task's socket, and of a floor that answers the request as the task's socket
+// does. The rounds share the floor.
 func (env *environment) besideFloor(ours func(context.Context) (target, error),
 	take func(context.Context, options, target) ([]sample, error)) []way {
 	return []way{{"taskapi", func(ctx context.Context, o options) ([]sample, error) {

@@ -152,7 +152,8 @@ type Agent struct {
 
 // New makes an agent. It does no I/O.
 func New(cfg Config) *Agent {
-	a := &Agent{cfg: cfg, state: state{replacement: cfg.Next, fresh: cfg.Fresh, killed: cfg.Kill}, left: make(chan struct{})}
+	a := &Agent{cfg: cfg, left: make(chan struct{}),
+		state: state{replacement: cfg.Next, fresh: cfg.Fresh, killed: cfg.Kill}}
 	if cfg.Next != nil {
 		a.state.nextText = cfg.Submission
 	} else {
@@ -361,7 +362,7 @@ func (a *Agent) detach() {
 	}
 }
 
-// replace stops the allocation gracefully, and next follows. A fresh one starts all tasks. text is the text of next's job; nil when it is not known.
+// replace stops the allocation gracefully, and next follows. A fresh one starts all tasks. text may be nil.
 // Errors, after which the allocation runs on: interfaces.ErrTerminal when it already ends for another reason, and those
 // of a disk on which next could not begin.
 func (a *Agent) replace(
@@ -370,7 +371,7 @@ func (a *Agent) replace(
 	if err := a.cfg.Lock.TryRecreate(); err != nil {
 		return err
 	}
-	if _, effects := a.apply(nil, event{kind: replace, by: next, fresh: fresh, text: text}); slices.Contains(effects, refuse) {
+	if _, does := a.apply(nil, event{kind: replace, by: next, fresh: fresh, text: text}); slices.Contains(does, refuse) {
 		return fmt.Errorf("replace the job: %w", interfaces.ErrTerminal)
 	}
 	err := a.stopRunner(ctx)

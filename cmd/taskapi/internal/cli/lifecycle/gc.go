@@ -27,8 +27,8 @@ func GC(w base.Environment) *cobra.Command {
 		Use:     "gc [flags] [ALLOC...]",
 		Aliases: []string{"rm"},
 		Short:   "Remove ended allocations with their directories",
-		Long: `Removes allocations that have ended, with their directories, logs and state. The name of a job, or of an allocation
-(JOB.GROUP[N]), means all of this name that have ended.
+		Long: `Removes allocations that have ended, with their directories, logs and state. The name of a job, or of an
+allocation (JOB.GROUP[N]), means all of this name that have ended.
 
 An allocation that has not ended is refused and stays as it is. So does one with sticky data (ephemeral_disk) that no
 other allocation has taken, unless --sticky removes it with the data. --all also removes the temporary directories that
