@@ -253,9 +253,12 @@ func topForTest() {
 // panics is a source that does.
 type panics struct{ top.Source }
 
-func (panics) Stats(context.Context) (*api.AllocResourceUsage, error)   { return nil, top.ErrUnavailable }
-func (panics) Checks(context.Context) (api.AllocCheckStatuses, error)   { return nil, top.ErrUnavailable }
-func (panics) Close()                                                   {}
+func (panics) Stats(context.Context) (*api.AllocResourceUsage, error) { return nil, top.ErrUnavailable }
+func (panics) Checks(context.Context) (api.AllocCheckStatuses, error) { return nil, top.ErrUnavailable }
+func (panics) Close()                                                 {}
+func (panics) Refusals(context.Context) (map[string][]*api.TaskEvent, error) {
+	return nil, top.ErrUnavailable
+}
 func (panics) Allocation(context.Context, uint64) (top.Snapshot, error) { panic("a panic of the test") }
 
 // TestTopNeedsATerminal says what else there is.
