@@ -71,7 +71,7 @@ func TestNomadsClaimsAreRead(t *testing.T) {
 	}
 }
 
-// TestExtraClaimsDecideNothing: an extra claim with the name of another claim is an extra claim, whoever is asked.
+// TestExtraClaimsDecideNothing: an extra claim with the name of a standard claim changes no standard claim.
 func TestExtraClaimsDecideNothing(t *testing.T) {
 	ring := identitytest.Keyring(t)
 	v := newVerifier(t, identity.VerifierConfig{Local: ring})

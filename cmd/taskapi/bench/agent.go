@@ -46,7 +46,7 @@ const taskBlock = `
     }
 `
 
-// job returns one of so many tasks, from t0 on, that are the program with the arguments.
+// job returns a job whose tasks, t0 and so on, run the program with the arguments.
 func job(tasks int, program string, args ...string) string {
 	quoted := strings.Join(slice.Map(args, strconv.Quote), ", ")
 	var blocks strings.Builder

@@ -25,7 +25,7 @@ type memoryStats struct {
 	MappedFile uint64 // is not among Measured: for raw_exec, Nomad does not measure it either
 }
 
-// AllocUsageOf returns a usage with what the SDK lacks.
+// AllocUsageOf returns a usage with the fields that the SDK lacks.
 func AllocUsageOf(u *api.AllocResourceUsage) *AllocUsage {
 	tasks := make(map[string]taskUsage, len(u.Tasks))
 	for name, task := range u.Tasks {

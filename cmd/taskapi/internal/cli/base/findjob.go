@@ -148,7 +148,7 @@ func (f *TargetFlags) MeansTasks(ctx context.Context, args []string) (bool, erro
 
 func (f *Finder) meansTasks(first string, others []string) (bool, error) {
 	running := f.Running()
-	var tasks []string // of what the first name means
+	var tasks []string // of the allocations that the first name means
 	for _, t := range running {
 		if t.means(first) {
 			tasks = append(tasks, TaskNames(t.Alloc)...)
