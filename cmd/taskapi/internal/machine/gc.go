@@ -83,8 +83,8 @@ func (m *Machine) ended(kept map[string]bool) (ended []datadir.EndedAlloc, other
 }
 
 // removable reports whether an allocation is as it was when it ended, has no sticky data, and is not needed by its
-// parent: a parent that has not noted the start of a child would start the child again. An allocation that has run again
-// since its end is followed.
+// parent: a parent that has not noted the start of a child would start the child again. An allocation that has run
+// again since its end is followed.
 func (m *Machine) removable(id string) bool {
 	alloc := m.endedOf(id)
 	m.mu.Lock()

@@ -56,8 +56,8 @@ func (o *WaitOptions) add(cmd *cobra.Command, what string, timeout time.Duration
 	_ = cmd.RegisterFlagCompletionFunc("wait", cobra.FixedCompletions(waits, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// AddOptional adds the flags to a command that waits for nothing unless they are given. usage is the text of --wait before
-// the states.
+// AddOptional adds the flags to a command that waits for nothing unless they are given. usage is the text of --wait
+// before the states.
 func (o *WaitOptions) AddOptional(cmd *cobra.Command, usage string) {
 	o.add(cmd, "", 0)
 	wait := cmd.Flags().Lookup("wait")
