@@ -270,7 +270,8 @@ func (p *pool) next() (uint32, error) {
 		p.taken[number] = p.owner
 		return number, nil
 	}
-	return 0, fmt.Errorf("%w: give a larger range, or end allocations that you don't need", ErrNone)
+	return 0, fmt.Errorf("%w: give a larger range, or end allocations that you don't need, and remove sticky data, "+
+		"which keep theirs, with 'taskapi gc --sticky'", ErrNone)
 }
 
 // write saves the allocation's list in the registry.

@@ -83,10 +83,29 @@ func restart(ctx context.Context, t base.Target, w base.Environment, want api.Al
 	if err != nil || detach {
 		return err
 	}
-	if t.Task != "" {
-		return f.AwaitStarted(ctx, before, []string{t.Task})
+	names := base.RunningTasks(before)
+	switch {
+	case t.Task != "":
+		names = []string{t.Task}
+	case want.AllTasks:
+		names = startsAgain(t, before)
 	}
-	return f.AwaitStarted(ctx, before, base.RunningTasks(before))
+	return f.AwaitStarted(ctx, before, names)
+}
+
+// startsAgain returns the tasks that a restart of all tasks starts: none that is stopped or paused, none that waits for
+// such a task, and no poststop task.
+func startsAgain(t base.Target, alloc *api.Allocation) (names []string) {
+	paused := false // a main task is
+	for _, t.Task = range base.TaskNames(alloc) {
+		paused = paused || t.StartRank() == 1 && t.WhyPaused(alloc) != ""
+	}
+	for _, t.Task = range base.TaskNames(alloc) {
+		if t.WhyPaused(alloc) == "" && !t.IsPoststop() && (t.StartRank() < 2 || !paused) {
+			names = append(names, t.Task)
+		}
+	}
+	return names
 }
 
 // present returns an allocation as it is now.

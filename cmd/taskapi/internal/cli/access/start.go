@@ -37,7 +37,10 @@ Exit code: 0 when the tasks run, 1 when one of them does not.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := at.FindTasks(cmd.Context(), args)
 			if err == nil && found[0].Task == "" {
-				found, err = stoppedTasks(cmd.Context(), found[0])
+				whole := found[0]
+				if found, err = stoppedTasks(cmd.Context(), whole); err == nil && len(found) == 0 {
+					return w.Printf("no task of %s is stopped\n", whole)
+				}
 			}
 			if err != nil {
 				return err
@@ -55,7 +58,7 @@ Exit code: 0 when the tasks run, 1 when one of them does not.`,
 	return cmd
 }
 
-// stoppedTasks returns the tasks of an allocation that an operator has stopped. It is an error if there are none.
+// stoppedTasks returns the tasks of an allocation that an operator has stopped.
 func stoppedTasks(ctx context.Context, t base.Target) (all []base.Target, err error) {
 	alloc, err := present(ctx, t)
 	if err != nil {
@@ -66,10 +69,7 @@ func stoppedTasks(ctx context.Context, t base.Target) (all []base.Target, err er
 			all = append(all, t)
 		}
 	}
-	if t.Task = ""; len(all) == 0 {
-		err = fmt.Errorf("no task of %s is stopped", t)
-	}
-	return all, err
+	return all, nil
 }
 
 // StopTasks stops tasks of an allocation until they are started.

@@ -38,7 +38,7 @@ func (t Target) Ask(ctx context.Context, call func(*client.Client, *api.Client) 
 // Explain adds to an error of the API its object, or the reason why there is no answer.
 func (t Target) Explain(ctx context.Context, c *client.Client, err error) error {
 	if status, ok := errors.AsType[*client.StatusError](err); ok && !client.Refused(err) {
-		err := fmt.Errorf("allocation %s: %w%s", output.ShortID(t.ID), status, t.paused(ctx, c, status))
+		err := fmt.Errorf("%s: %w%s", t, status, t.whyIdle(ctx, c, status))
 		if status.Status == http.StatusBadRequest {
 			return Usage(err)
 		}
@@ -53,8 +53,8 @@ func (t Target) Explain(ctx context.Context, c *client.Client, err error) error 
 	return fmt.Errorf("allocation %s: %w", output.ShortID(t.ID), err)
 }
 
-// paused says, to follow a conflict about a task, why it does not run, and what starts it.
-func (t Target) paused(ctx context.Context, c *client.Client, status *client.StatusError) string {
+// whyIdle says, to follow a conflict about a task, why it does not run, and what starts it.
+func (t Target) whyIdle(ctx context.Context, c *client.Client, status *client.StatusError) string {
 	if status.Status != http.StatusConflict || t.Task == "" {
 		return ""
 	}
@@ -62,8 +62,13 @@ func (t Target) paused(ctx context.Context, c *client.Client, status *client.Sta
 	if err != nil {
 		return ""
 	}
-	if why := t.WhyPaused(alloc); why != "" {
+	state := alloc.TaskStates[t.Task]
+	switch why := t.WhyPaused(alloc); {
+	case why != "":
 		return ": " + why
+	case state != nil && state.State == "dead":
+		return fmt.Sprintf(": it has ended; '%s' runs all tasks again, from the beginning",
+			t.Layout.Command("restart", "--all-tasks", output.ShortID(t.ID)))
 	}
 	return ""
 }

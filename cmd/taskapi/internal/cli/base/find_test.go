@@ -148,16 +148,17 @@ func TestMeansTasks(t *testing.T) {
 	must.OK(t, f.Look(t.Context(), nil))
 	for args, want := range map[string]string{
 		"shop server": "true",
-		"shop server nope": `some of server, nope are tasks of "shop", and others are not: give allocations, ` +
+		"shop server nope": `no allocation, job or task "nope": the tasks of "shop" are proxy, server`,
+		"shop server once": `some of server, once are tasks of "shop", and others are not: give allocations, ` +
 			`or one and its tasks`,
 		"1111 server":      "true",
 		"web.g[0] sidecar": "true",
 		"web web sidecar":  "true", // the first task has the job's name
 		"web shop":         "false",
 		"web one beef":     "false",
-		"batch once":       "false", // it has ended
+		"batch once":       "true", // it has ended, which is said later
 		"server proxy":     "false", // tasks alone name allocations, which is refused later
-		"shop nope":        "false",
+		"shop nope":        `no allocation, job or task "nope": the tasks of "shop" are proxy, server`,
 		"shop server proxy": `"proxy" is a task of "shop" and a name of allocation 66666666: ` +
 			"give --alloc shop proxy for the task, or 66666666 for the allocation",
 	} {
@@ -167,7 +168,7 @@ func TestMeansTasks(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		}
-		if got != want || err != nil && !IsUsage(err) {
+		if got != want || err != nil && IsUsage(err) == strings.HasPrefix(want, "no ") {
 			t.Errorf("%s: %s, want %s", args, got, want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -106,6 +107,12 @@ func (t Target) StartRank() int {
 	return 2
 }
 
+// IsPoststop reports whether the target's task runs after the others have ended.
+func (t Target) IsPoststop() bool {
+	hook := t.spec().Lifecycle
+	return hook != nil && hook.Hook == api.TaskLifecycleHookPoststop
+}
+
 // StopRank says when a stop of the group stops the target's task: 0 for the leader, 1 for others, 2 for sidecars.
 func (t Target) StopRank() int {
 	switch spec := t.spec(); {
@@ -149,14 +156,19 @@ func (f *TargetFlags) MeansTasks(ctx context.Context, args []string) (bool, erro
 func (f *Finder) meansTasks(first string, others []string) (bool, error) {
 	running := f.Running()
 	var tasks []string // of the allocations that the first name means
-	for _, t := range running {
-		if t.means(first) {
-			tasks = append(tasks, TaskNames(t.Alloc)...)
+	for _, k := range f.Known {
+		if k.means(first) {
+			tasks = append(tasks, TaskNames(k.Alloc)...)
 		}
 	}
 	named := 0
 	for _, name := range others {
 		if !slices.Contains(tasks, name) {
+			has := func(k known) bool { return k.named(name) || k.means(name) || slices.Contains(TaskNames(k.Alloc), name) }
+			if len(tasks) > 0 && !slices.ContainsFunc(f.Known, has) {
+				return false, fmt.Errorf("no allocation, job or task %q: the tasks of %q are %s", name, first,
+					strings.Join(slices.Compact(slices.Sorted(slices.Values(tasks))), ", "))
+			}
 			continue
 		}
 		named++

@@ -128,8 +128,11 @@ or 1 if it never started.`,
 			if opts.Standby && (opts.Detach || opts.All || opts.Until.What != "") {
 				err = cmp.Or(err, base.Usagef("--standby waits in the foreground: leave out --detach, --wait and --all"))
 			}
-			if cmd.Flags().Changed("exit-code-from") && (opts.ExitFrom.Task == "" || opts.Detach || opts.All ||
-				opts.Until.What != "") {
+			switch {
+			case !cmd.Flags().Changed("exit-code-from"):
+			case opts.ExitFrom.Task == "":
+				err = cmp.Or(err, base.Usagef("--exit-code-from is empty: give the name of a task, or leave it out"))
+			case opts.Detach, opts.All, opts.Until.What != "":
 				err = cmp.Or(err, base.Usagef("--exit-code-from TASK waits for the task in the foreground: leave out --detach, "+
 					"--wait and --all"))
 			}
