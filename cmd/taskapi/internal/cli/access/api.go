@@ -30,8 +30,9 @@ func API(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
 	var req apiRequest
 	cmd := &cobra.Command{
-		Use:   "api [flags] PATH",
-		Short: "Send a request to an allocation's API, as its operator",
+		Use:        "api [flags] PATH",
+		SuggestFor: []string{"curl", "request", "metrics"},
+		Short:      "Send a request to an allocation's API, as its operator",
 		Long: `Sends a request to the API of a running allocation as its operator, and prints the answer's body.
 
 The request goes to the operator's socket. The operator's token is read from its file, and shown nowhere. {alloc} in

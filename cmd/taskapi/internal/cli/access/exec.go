@@ -36,8 +36,9 @@ func Exec(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
 	var line execCommandLine
 	cmd := &cobra.Command{
-		Use:   "exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]...",
-		Short: "Run a command in a task",
+		Use:        "exec [flags] [ALLOC] [TASK] -- COMMAND [ARG]...",
+		SuggestFor: []string{"shell", "sh", "bash", "ssh", "enter", "debug", "action"},
+		Short:      "Run a command in a task",
 		Long: `Runs a command in a running task: in its directory, with its environment, as its user.
 
 On a terminal the command gets a terminal of its own, of the same size, and Ctrl-C goes to the command. ~. at the

@@ -23,8 +23,9 @@ func Proxy(w base.Environment) *cobra.Command {
 	s := base.ToChange
 	s.Tasks = base.AnyTasks
 	cmd := &cobra.Command{
-		Use:   "proxy [flags] [ALLOC] [TASK]",
-		Short: "Serve an allocation's API on a TCP port, for clients that can't speak unix://",
+		Use:        "proxy [flags] [ALLOC] [TASK]",
+		SuggestFor: []string{"port-forward", "forward", "serve"},
+		Short:      "Serve an allocation's API on a TCP port, for clients that can't speak unix://",
 		Long: `Passes requests from a TCP port on to an API socket: that of TASK or, without TASK, the operator's.
 
 Inside a task, without ALLOC, it is the task's own socket ($` + unixAddr + `). The proxy runs until it is

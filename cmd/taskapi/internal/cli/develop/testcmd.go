@@ -44,11 +44,12 @@ func Test(w base.Environment) *cobra.Command {
 A group is healthy when its tasks have run and its checks have succeeded for min_healthy_time of its update block, by
 default 10 seconds. The command has this environment, standard input, output and error, and also
 
-  NOMAD_ADDR, NOMAD_UNIX_ADDR  address of the operator's socket, or with --as TASK of that task's
-  NOMAD_TOKEN                  its token, as the SDK takes it; good for an hour, or for the ttl of the identity
-  NOMAD_TOKEN_FILE             file with the renewed token: in a long test, read it before each use
-  NOMAD_ALLOC_ID               ID of the allocation; also NOMAD_JOB_ID, NOMAD_NAMESPACE and NOMAD_REGION
-  NOMAD_ADDR_LABEL             address of the port LABEL; also NOMAD_IP_LABEL and NOMAD_PORT_LABEL
+  NOMAD_UNIX_ADDR   the operator's socket, or with --as TASK that task's
+  NOMAD_ADDR        the same
+  NOMAD_TOKEN       its token; good for an hour, or for the ttl of the identity
+  NOMAD_TOKEN_FILE  file with the renewed token: read it before each use
+  NOMAD_ALLOC_ID    the allocation; also NOMAD_JOB_ID, NOMAD_NAMESPACE, ...
+  NOMAD_ADDR_LABEL  address of the port LABEL; also NOMAD_IP_LABEL, ...
 
 --as TASK has that task's token written to a file. If a task has failed, the last lines of its standard error are
 shown. Ctrl-C ends the command, and the group gracefully; a second one kills both. Nothing of the group outlives this

@@ -24,8 +24,9 @@ func Validate(w base.Environment) *cobra.Command {
 	var dataDir string
 	var given start.SettingFlags
 	cmd := &cobra.Command{
-		Use:   "validate [flags] JOBFILE",
-		Short: "Check which parts of a job file would run on this machine",
+		Use:        "validate [flags] JOBFILE",
+		SuggestFor: []string{"lint", "fmt", "vet"},
+		Short:      "Check which parts of a job file would run on this machine",
 		Long: `Says which parts of a job file would run on this machine, and which are ignored or refused.
 
 It reads the file as 'taskapi run' does, and checks every group without --group. Use --no-files for a job file from

@@ -34,8 +34,9 @@ type explainFlags struct {
 func tokenExplain(w base.Environment) *cobra.Command {
 	f := &explainFlags{}
 	cmd := &cobra.Command{
-		Use:   "explain [flags] [FILE|-]",
-		Short: "Say what is in a token, and why it would be refused",
+		Use:        "explain [flags] [FILE|-]",
+		SuggestFor: []string{"inspect", "decode", "verify", "self"},
+		Short:      "Say what is in a token, and why it would be refused",
 		Long: `Prints what is in a token, and whether its allocation's API would refuse it now, with the reason.
 
 It prints the header, the claims, and the times in words. The reason is the one that the audit log has. The signature

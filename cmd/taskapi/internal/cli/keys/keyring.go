@@ -19,8 +19,9 @@ import (
 // Keyring is the tree of taskapi keyring, after Nomad's operator root keyring.
 func Keyring(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "keyring",
-		Short: "List, rotate, remove, export and serve the keys that sign identities",
+		Use:        "keyring",
+		SuggestFor: []string{"keys", "root"},
+		Short:      "List, rotate, remove, export and serve the keys that sign identities",
 		Long: `Lists, rotates, removes, exports and serves the keys that sign identities.
 
 A running allocation follows a change immediately. After a rotation, new tokens are signed with the new key, and old
@@ -58,10 +59,11 @@ type keyLine struct {
 func keyringList(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	cmd := onRing(w, &cobra.Command{
-		Use:     "list",
-		Short:   "List the keys, the active one first",
-		Long:    "Lists the keys, the active one first.",
-		Example: `  taskapi keyring list`,
+		Use:        "list",
+		SuggestFor: []string{"ls"},
+		Short:      "List the keys, the active one first",
+		Long:       "Lists the keys, the active one first.",
+		Example:    `  taskapi keyring list`,
 	}, func(_ base.Layout, ring *identity.Keyring, _ []string) error {
 		lines, table := []keyLine{}, output.Table{Colors: w.Colors()}
 		table.Header("Key", "State", "Created")
@@ -96,10 +98,11 @@ func keyringRotate(w base.Environment) *cobra.Command {
 
 func keyringRemove(w base.Environment) *cobra.Command {
 	return onRing(w, &cobra.Command{
-		Use:     "remove [flags] KEY",
-		Short:   "Remove an inactive key: its tokens are refused from then on",
-		Long:    "Removes an inactive key. Its tokens are refused from then on.",
-		Example: `  taskapi keyring remove 9d3b6c1e-7e1f-4e0c-8a39-0f1f6f3f5a11`,
+		Use:        "remove [flags] KEY",
+		SuggestFor: []string{"delete", "rm"},
+		Short:      "Remove an inactive key: its tokens are refused from then on",
+		Long:       "Removes an inactive key. Its tokens are refused from then on.",
+		Example:    `  taskapi keyring remove 9d3b6c1e-7e1f-4e0c-8a39-0f1f6f3f5a11`,
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
 			flags := base.KeyFlags{DataDir: cmd.Flag("data-dir").Value.String(), SealKey: cmd.Flag("seal-key").Value.String()}
 			if _, ring, err := flags.Open(w); err == nil {

@@ -41,8 +41,9 @@ type mintFlags struct {
 func tokenMint(w base.Environment) *cobra.Command {
 	f := &mintFlags{}
 	cmd := &cobra.Command{
-		Use:   "mint [flags]",
-		Short: "Make a token of a task, a good one or a bad one",
+		Use:        "mint [flags]",
+		SuggestFor: []string{"create", "new", "make", "bad"},
+		Short:      "Make a token of a task, a good one or a bad one",
 		Long: `Makes a token like the task's own, signed with the active key, and prints it.
 
 The running allocation accepts the token as the task's. With --bad NAME, the token has that fault and no other, such

@@ -29,8 +29,9 @@ type revokeFlags struct {
 func tokenRevoke(w base.Environment) *cobra.Command {
 	f := &revokeFlags{}
 	cmd := &cobra.Command{
-		Use:   "revoke [flags] [FILE|-]",
-		Short: "Refuse tokens before they expire",
+		Use:        "revoke [flags] [FILE|-]",
+		SuggestFor: []string{"delete", "revoked", "revocations"},
+		Short:      "Refuse tokens before they expire",
 		Long: `Makes every running allocation of the data directory refuse tokens before they expire.
 
 Give one token, or the operator's secret, in FILE or on standard input ("-"), or by its ID with --jti. Or revoke all

@@ -24,8 +24,9 @@ import (
 // Token is the tree of taskapi token.
 func Token(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "token",
-		Short: "Make, explain and revoke tokens, good ones and bad ones",
+		Use:        "token",
+		SuggestFor: []string{"login", "auth", "identity", "policy"},
+		Short:      "Make, explain and revoke tokens, good ones and bad ones",
 		Long: `Makes tokens of tasks, good ones and bad ones of every kind, explains tokens and revokes them.
 
 You need to be able to read the key ring and to write to the data directory. Nobody can do this over the API.`,

@@ -24,9 +24,10 @@ func GC(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
 	var all, sticky bool
 	cmd := &cobra.Command{
-		Use:     "gc [flags] [ALLOC...]",
-		Aliases: []string{"rm"},
-		Short:   "Remove ended allocations with their directories",
+		Use:        "gc [flags] [ALLOC...]",
+		SuggestFor: []string{"prune", "purge", "clean", "cleanup", "system"},
+		Aliases:    []string{"rm"},
+		Short:      "Remove ended allocations with their directories",
 		Long: `Removes allocations that have ended, with their directories, logs and state. The name of a job, or of an
 allocation (JOB.GROUP[N]), means all of this name that have ended.
 

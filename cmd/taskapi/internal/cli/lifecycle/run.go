@@ -49,16 +49,17 @@ type runOptions struct {
 func Run(w base.Environment) *cobra.Command {
 	var opts runOptions
 	cmd := &cobra.Command{
-		Use:   "run [flags] JOBFILE",
-		Short: "Run an allocation, in the foreground or with --detach",
+		Use:        "run [flags] JOBFILE",
+		SuggestFor: []string{"up", "create", "apply", "deploy", "launch", "dispatch", "scale", "wait", "init"},
+		Short:      "Run an allocation, in the foreground or with --detach",
 		Long: `Runs one allocation of the job file, or with --all every one, and prints its events.
 
 The allocation is JOB.GROUP[0], or with --index N JOB.GROUP[N]. In a namespace of a data directory, each name runs
 once. What run does depends on the allocation of that name:
 
   there is none        a new allocation starts
-  it has ended         a new one starts; the old one can be read until 'taskapi gc' removes it
-  a taskapi runs it    run is refused: 'taskapi update' gives it another version of the job
+  it has ended         a new one starts; 'taskapi gc' removes the old one
+  a taskapi runs it    run is refused; 'taskapi update' changes its job
   it was left running  run resumes it
 
 An allocation is left running when its taskapi is killed or gets SIGUSR1. The flags of its last run still hold, unless

@@ -38,7 +38,9 @@ func Stop(w base.Environment, stopTasks func(context.Context, base.Environment, 
 	var all, purge bool
 	s := stopping{environment: w}
 	cmd := &cobra.Command{
-		Use:   "stop [flags] [ALLOC...] | ALLOC TASK...",
+		Use: "stop [flags] [ALLOC...] | ALLOC TASK...",
+		SuggestFor: []string{"kill", "delete", "remove", "destroy", "down",
+			"halt", "terminate", "end", "pause", "suspend"},
 		Short: "Stop allocations, or some tasks, gracefully",
 		Long: `Stops allocations gracefully: with shutdown_delay, kill_signal, kill_timeout and poststop tasks. With TASK, it
 stops these tasks alone, until 'taskapi start' starts them; the allocation goes on, also when none of its tasks runs.

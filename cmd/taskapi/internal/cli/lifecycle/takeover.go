@@ -23,8 +23,9 @@ func Takeover(w base.Environment) *cobra.Command {
 	var all bool
 	var at base.TargetFlags
 	cmd := &cobra.Command{
-		Use:   "takeover [flags] [ALLOC]",
-		Short: "Upgrade the taskapi that runs an allocation, while its tasks run on",
+		Use:        "takeover [flags] [ALLOC]",
+		SuggestFor: []string{"resume", "continue", "upgrade"},
+		Short:      "Upgrade the taskapi that runs an allocation, while its tasks run on",
 		Long: `Replaces the taskapi that runs an allocation by this one, without a task noticing.
 
 This taskapi goes on in the background. No job file is needed: the job stays as it is, with its variables. The

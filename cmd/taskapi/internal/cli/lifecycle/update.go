@@ -33,8 +33,9 @@ func Update(w base.Environment) *cobra.Command {
 	var all bool
 	u := updater{environment: w}
 	cmd := &cobra.Command{
-		Use:   "update [flags] [ALLOC] JOBFILE",
-		Short: "Give a running allocation another version of its job",
+		Use:        "update [flags] [ALLOC] JOBFILE",
+		SuggestFor: []string{"plan", "diff", "edit", "patch", "set", "rollout", "replace", "revert", "promote"},
+		Short:      "Give a running allocation another version of its job",
 		Long: `Gives a running allocation another version of its job, and prints each difference.
 
 Each line says whether the change is made in place, restarts a task, or needs new processes of the whole allocation.

@@ -15,8 +15,9 @@ import (
 func Checks(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	cmd := base.OnTarget(w, base.ToRead, &cobra.Command{
-		Use:   "checks [flags] [ALLOC]",
-		Short: "Show the latest result of each check of an allocation",
+		Use:        "checks [flags] [ALLOC]",
+		SuggestFor: []string{"health"},
+		Short:      "Show the latest result of each check of an allocation",
 		Long: `Shows the latest result of each check of an allocation's services.
 
 If the allocation's taskapi has exited, the last saved results are shown. When the allocation has ended, no

@@ -21,8 +21,9 @@ import (
 func Events(w base.Environment) *cobra.Command {
 	s := &eventsStream{w: w}
 	cmd := base.OnTarget(w, base.ToRead, &cobra.Command{
-		Use:   "events [flags] [ALLOC]",
-		Short: "Print what has happened to an allocation",
+		Use:        "events [flags] [ALLOC]",
+		SuggestFor: []string{"monitor", "watch", "journal", "history", "deployment"},
+		Short:      "Print what has happened to an allocation",
 		Long: `Prints the events of an allocation's tasks, and which of their requests to the API were refused, with --follow
 until the allocation ends.
 

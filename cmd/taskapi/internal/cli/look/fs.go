@@ -20,8 +20,9 @@ func FS(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
 	var out base.OutputFlags
 	cmd := &cobra.Command{
-		Use:   "fs [flags] [ALLOC] [PATH]",
-		Short: "List an allocation's files, or print one",
+		Use:        "fs [flags] [ALLOC] [PATH]",
+		SuggestFor: []string{"cp", "cat", "files"},
+		Short:      "List an allocation's files, or print one",
 		Long: `Lists the directory PATH of an allocation, or prints the file PATH as it is.
 
 PATH is relative to the allocation's directory, which is listed without PATH. It shows the files that the API shows:

@@ -43,8 +43,9 @@ const maxTail = 1_000_000
 func Logs(w base.Environment) *cobra.Command {
 	var o logsOptions
 	cmd := &cobra.Command{
-		Use:   "logs [flags] [ALLOC] [TASK]",
-		Short: "Print the output of tasks, also after they have ended",
+		Use:        "logs [flags] [ALLOC] [TASK]",
+		SuggestFor: []string{"tail", "output"},
+		Short:      "Print the output of tasks, also after they have ended",
 		Long: `Prints the output of an allocation's tasks, standard output and standard error, in the order of its lines'
 times. The log files in the allocation's directory stay as the tasks wrote them.
 

@@ -30,8 +30,9 @@ func PS(w base.Environment) *cobra.Command {
 	s := psShow{environment: w}
 	var at base.TargetFlags
 	cmd := &cobra.Command{
-		Use:   "ps [flags] [ALLOC] [TASK]",
-		Short: "List the processes of tasks, with their CPU and memory",
+		Use:        "ps [flags] [ALLOC] [TASK]",
+		SuggestFor: []string{"stats", "processes"},
+		Short:      "List the processes of tasks, with their CPU and memory",
 		Long: `Lists the tasks of an allocation, or of a job's allocations, and the processes of each. Without ALLOC, it
 lists all that run.
 

@@ -29,7 +29,9 @@ func Status(w base.Environment) *cobra.Command {
 	var at base.TargetFlags
 	show := statusShow{environment: w}
 	cmd := &cobra.Command{
-		Use:     "status [flags] [ALLOC]",
+		Use: "status [flags] [ALLOC]",
+		SuggestFor: []string{"list", "get", "show", "describe", "inspect", "info", "allocs",
+			"jobs", "pods", "images", "node", "port"},
 		Aliases: []string{"ls"},
 		Short:   "Show allocations, running or ended",
 		Long: `Lists the allocations or, with ALLOC, shows one with its tasks and their events. For the name of a job with

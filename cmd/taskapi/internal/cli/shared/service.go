@@ -69,8 +69,9 @@ func Service(w base.Environment) *cobra.Command {
 func serviceList(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	cmd := onServices(w, allNamespaces, &cobra.Command{
-		Use:   "list [flags]",
-		Short: "List the registered services with their tags",
+		Use:        "list [flags]",
+		SuggestFor: []string{"ls"},
+		Short:      "List the registered services with their tags",
 		Long: `Lists the names of the registered services, each with the tags of all its registrations.
 
 ` + serviceHelp + `
@@ -171,8 +172,9 @@ func registrationsOf(ctx context.Context, w base.Environment, c catalog, name, n
 
 func serviceDelete(w base.Environment) *cobra.Command {
 	return onServices(w, "", &cobra.Command{
-		Use:   "delete [flags] SERVICE ID",
-		Short: "Remove one registration of a service",
+		Use:        "delete [flags] SERVICE ID",
+		SuggestFor: []string{"deregister", "remove", "rm"},
+		Short:      "Remove one registration of a service",
 		Long: `Removes one registration of a service, by the registration's ID.
 
 'taskapi service info' shows the ID. Nothing happens to the allocation, which registers the service again with its

@@ -26,8 +26,9 @@ import (
 // Var is the tree of taskapi var, after Nomad's.
 func Var(w base.Environment) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "var",
-		Short: "Read and write Nomad's variables, and run a command under a lock",
+		Use:        "var",
+		SuggestFor: []string{"secret", "secrets", "variable", "variables", "configmap"},
+		Short:      "Read and write Nomad's variables, and run a command under a lock",
 		Long: `Reads and writes variables, which hold items of text, and runs a command under a variable's lock.
 
 Variables are sealed in the data directory. A task reads those at nomad/jobs, nomad/jobs/JOB, nomad/jobs/JOB/GROUP and
@@ -130,8 +131,9 @@ func varGet(w base.Environment) *cobra.Command {
 	var out base.OutputFlags
 	var item string
 	cmd := onVariable(&cobra.Command{
-		Use:   "get [flags] PATH",
-		Short: "Print a variable",
+		Use:        "get [flags] PATH",
+		SuggestFor: []string{"read", "show"},
+		Short:      "Print a variable",
 		Long: `Prints a variable or, with --item, the value of one item as it is, without a line feed.
 
 --json prints what GET /v1/var/:path answers. A template gets the same, as the SDK's Variable.`,
@@ -166,11 +168,12 @@ func varGet(w base.Environment) *cobra.Command {
 func varPurge(w base.Environment) *cobra.Command {
 	var check checkIndex
 	cmd := onVariable(&cobra.Command{
-		Use:     "purge [flags] PATH",
-		Short:   "Delete a variable",
-		Long:    `Deletes a variable, if there is one. A locked variable can't be deleted.`,
-		Example: `  taskapi var purge nomad/jobs/web`,
-		PreRunE: check.parse,
+		Use:        "purge [flags] PATH",
+		SuggestFor: []string{"delete", "rm", "remove"},
+		Short:      "Delete a variable",
+		Long:       `Deletes a variable, if there is one. A locked variable can't be deleted.`,
+		Example:    `  taskapi var purge nomad/jobs/web`,
+		PreRunE:    check.parse,
 	}, func(ctx context.Context, flags *varFlags, path string) error {
 		missing := false
 		err := flags.change(w, check.index == nil, "var purge", path, func(kept *variables.Service) error {
@@ -226,8 +229,9 @@ func varList(w base.Environment) *cobra.Command {
 	var flags varFlags
 	var out base.OutputFlags
 	cmd := &cobra.Command{
-		Use:   "list [flags] [PREFIX]",
-		Short: "List variables, without their items",
+		Use:        "list [flags] [PREFIX]",
+		SuggestFor: []string{"ls"},
+		Short:      "List variables, without their items",
 		Long: `Lists the variables of a namespace whose paths begin with PREFIX, without their items.
 
 --json prints what GET /v1/vars answers. A template gets the same, a list of the SDK's VariableMetadata.`,

@@ -50,12 +50,15 @@ type putCommandLine struct {
 func varPut(w base.Environment) *cobra.Command {
 	var line putCommandLine
 	cmd := &cobra.Command{
-		Use:   "put [flags] PATH [SPEC] [KEY=VALUE]... | SPEC [KEY=VALUE]...",
-		Short: "Write a variable",
+		Use:        "put [flags] PATH [SPEC] [KEY=VALUE]... | SPEC [KEY=VALUE]...",
+		SuggestFor: []string{"set", "write"},
+		Short:      "Write a variable",
 		Long: `Writes a variable: the items of SPEC, and those given as KEY=VALUE, which win.
 
-  SPEC   @FILE, or - for standard input: JSON as 'taskapi var get --json' prints it, or an object of texts
-  VALUE  @FILE for what a file holds, - for standard input, or a text; an empty one removes the item
+  SPEC   @FILE, or - for standard input: JSON as 'taskapi var get --json'
+         prints it, or an object of texts
+  VALUE  @FILE for what a file holds, - for standard input, or a text; an
+         empty one removes the item
 
 Every user of the machine can read the arguments of its processes: give secrets by files or standard input.
 

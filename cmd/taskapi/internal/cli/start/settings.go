@@ -69,7 +69,7 @@ func (f *SettingFlags) addRights(flags *pflag.FlagSet) {
 		"nomad (only what Nomad gives a workload without a policy), or a policy file, such as ./policy.hcl")
 	flags.String(IsolateFlag, "", "as root, give each task without a user one of its own, numbered `FROM-TO` ("+
 		agent.FormatIDRange(allocrunner.DefaultIDRange)+" when none are given)")
-	flags.Lookup(IsolateFlag).NoOptDefVal = agent.FormatIDRange(allocrunner.DefaultIDRange)
+	flags.Lookup(IsolateFlag).NoOptDefVal = "true"
 }
 
 // settingOf is the setting of a flag.
