@@ -18,10 +18,9 @@ type absence struct {
 }
 
 var (
-	anyMethod = []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodDelete}
-	changes   = []string{http.MethodPut, http.MethodPost, http.MethodDelete}
-	puts      = []string{http.MethodPut, http.MethodPost}
-	deletes   = []string{http.MethodDelete}
+	changes = []string{http.MethodPut, http.MethodPost, http.MethodDelete}
+	puts    = []string{http.MethodPut, http.MethodPost}
+	deletes = []string{http.MethodDelete}
 )
 
 // Why there is nothing, for several rows.
@@ -133,7 +132,7 @@ func absentRoutes() []route.Route {
 	for _, group := range absences {
 		methods := group.methods
 		if methods == nil {
-			methods = anyMethod
+			methods = route.AnyMethod
 		}
 		handle := func(context.Context, *route.Request) (route.Answer, error) {
 			return route.Answer{}, apierror.New(apierror.NotImplemented, group.words)

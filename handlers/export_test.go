@@ -43,7 +43,7 @@ func AllRoutes() []route.Route {
 				return route.Answer{ContentType: route.PlainType,
 					Stream: func(ctx context.Context, out *route.StreamWriter) { alloc.Raw(ctx, out) }}, err
 			}, "Tests.").Or(auth.VariablesWrite).Answering(route.Raw),
-		route.Read("/v1/test/allocation/{alloc}/upgrade", auth.AllocExec,
+		route.New([]string{http.MethodGet}, "/v1/test/allocation/{alloc}/upgrade", auth.AllocExec,
 			func(_ context.Context, r *route.Request) (route.Answer, error) {
 				alloc, err := route.Resource[Upgrader](r, apierror.NoAllocOnClient)
 				return route.Answer{Upgrade: func(ctx context.Context, w http.ResponseWriter) error {

@@ -52,8 +52,8 @@ func TestHeadChangesNothing(t *testing.T) {
 	s := newServer(t, newAlloc(t)) // whose Collect is nil
 	for _, path := range []string{gcPath, "/v1/client/gc"} {
 		got := s.do(t, http.MethodHead, path, operator, "")
-		if got.Status != 405 || got.Header.Get("Allow") != "PUT, POST, GET" {
-			t.Errorf("HEAD %s = %d, Allow %q, want 405 with PUT, POST, GET", path, got.Status, got.Header.Get("Allow"))
+		if got.Status != 405 || got.Header.Get("Allow") != "GET, PUT, POST" {
+			t.Errorf("HEAD %s = %d, Allow %q, want 405 with GET, PUT, POST", path, got.Status, got.Header.Get("Allow"))
 		}
 	}
 }

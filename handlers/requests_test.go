@@ -165,14 +165,40 @@ func TestPretty(t *testing.T) {
 
 const leaderPath = "/v1/status/leader"
 
-// TestHead: the same head as GET's, no body.
-func TestHead(t *testing.T) {
+// TestOneConnection: nothing of a request's route is left for the next request on its connection. The head of HEAD is
+// that of GET.
+func TestOneConnection(t *testing.T) {
 	s := newServer(t, newAlloc(t))
 	c := s.dial(t)
-	get := c.send(t, "GET", head("GET", checksPath, goodToken, ""))
-	got := c.send(t, "HEAD", head("HEAD", checksPath, goodToken, ""))
-	if got.Status != 200 || got.Body != "" || got.Header.Get("Content-Length") != get.Header.Get("Content-Length") {
-		t.Errorf("HEAD = %d %q %v, want GET's head", got.Status, got.Body, got.Header)
+	var length string
+	for _, step := range []struct {
+		method, path string
+		status       int
+		allow        string
+	}{
+		{"GET", checksPath, 200, ""},
+		{"DELETE", checksPath, 405, "GET, HEAD"},
+		{"GET", "/v1/nothing", 404, ""},
+		{"HEAD", checksPath, 200, ""},
+		{"POST", "/v1/job/a/b/allocations", 405, "GET, HEAD"},
+		{"GET", "/v1/job/demo/allocations", 200, ""},
+		{"HEAD", gcPath, 405, "GET, PUT, POST"},
+		{"PATCH", leaderPath, 405, "GET, HEAD"},
+		{"PATCH", "/v1/nothing", 404, ""},
+		{"GET", leaderPath, 200, ""},
+		{"GET", checksPath, 200, ""},
+	} {
+		got := c.send(t, step.method, head(step.method, step.path, goodToken, ""))
+		if got.Status != step.status || got.Header.Get("Allow") != step.allow || step.method == "HEAD" && got.Body != "" {
+			t.Errorf("%s %s = %d, Allow %q, body %q, want %d and %q", step.method, step.path, got.Status,
+				got.Header.Get("Allow"), got.Body, step.status, step.allow)
+		}
+		if now := got.Header.Get("Content-Length"); step.path == checksPath && step.status == 200 {
+			if length != "" && now != length {
+				t.Errorf("%s %s has the length %s, and GET had %s", step.method, step.path, now, length)
+			}
+			length = now
+		}
 	}
 }
 

@@ -38,12 +38,12 @@ type handlers struct {
 
 // Routes returns the rows of commands.
 func Routes() []route.Route {
-	h := new(handlers)
+	h, get := new(handlers), []string{http.MethodGet}
 	return []route.Route{
-		route.Read("/v1/client/allocation/{alloc}/exec", auth.AllocExec, route.OnAlloc(apierror.NoAllocOnClient, h.exec),
+		route.New(get, "/v1/client/allocation/{alloc}/exec", auth.AllocExec, route.OnAlloc(apierror.NoAllocOnClient, h.exec),
 			"Runs a command in a task; task=NAME, command=JSON, tty=BOOL.").
 			Flags("tty", "ws_handshake").Answering(route.Upgrade).Recording(execDetail),
-		route.Read("/v1/job/{job}/action", auth.AllocExec, h.action,
+		route.New(get, "/v1/job/{job}/action", auth.AllocExec, h.action,
 			"Runs an action of the job; action=NAME, task=NAME, tty=BOOL.").
 			Flags("tty", "ws_handshake").Answering(route.Upgrade).Recording(actionDetail),
 	}

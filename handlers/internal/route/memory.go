@@ -133,5 +133,5 @@ func (s *socket) handleOnce(ctx context.Context, r *Request) (Answer, error) {
 			s.making.Leave()
 		}
 	}()
-	return r.handle(ctx, r)
+	return r.matched.handle(ctx, r)
 }

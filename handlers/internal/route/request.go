@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 
 	"taskapi/auth"
@@ -32,9 +31,7 @@ type Request struct {
 	socket     *socket
 	conn       *transport.Conn
 	w          http.ResponseWriter
-	route      chi.Context // the matcher's scratch; the parameters live here
-	matched    *Route      // without its handler, which is the next field
-	handle     Handler
+	matched    *Route
 	parsed     url.Values   // the query; see parseQuery
 	Unrecorded error        // why a change goes on without a record; nil for one that has it, or needs none
 	recorded   bool         // its result is
@@ -45,7 +42,7 @@ type Request struct {
 
 // Param returns the named parameter of the path, decoded: chi matches the escaped path.
 func (r *Request) Param(name string) string {
-	value := r.route.URLParam(name)
+	value := r.PathValue(name)
 	if !strings.Contains(value, "%") { // as nearly always
 		return value
 	}

@@ -1,7 +1,7 @@
 // Package route leads a request from its head to its answer by a table of routes. Server answers the requests on a
 // socket: it authenticates the caller, finds the route, checks that the caller has the capability which the route
-// names, records what may change something, calls the route's handler, and sends the result. socket.serve is
-// that way, step by step.
+// names, records what may change something, calls the route's handler, and sends the result. socket.serve and
+// socket.routed are that way, step by step.
 //
 // The rest is for the authors of handlers. Read, Write, Ask and Remove make a Route. A Request has the parameters, the
 // allocation as the caller may see it, and methods to wait and to take turns. An Answer is a JSON value, a stream or an
@@ -37,7 +37,7 @@ const (
 // Route is one row of the table. Only Read, Write, Ask and Remove make routes, and they have no form without a
 // capability or a description.
 type Route struct {
-	Methods []string // the first is the usual one; GET answers HEAD, too
+	Methods []string // the first is the usual one
 	Pattern string   // with its parameters in braces
 	AnyOf   auth.CapabilitySet
 	Answer  AnswerKind
@@ -60,9 +60,12 @@ func (r *Route) mutates() bool {
 	return r.Answer != Absent && !r.asks && (r.Methods[0] != http.MethodGet || r.Answer == Upgrade)
 }
 
+// AnyMethod has the methods of all routes.
+var AnyMethod = []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodPost, http.MethodDelete}
+
 // Read returns a route that changes nothing.
 func Read(pattern string, needs auth.Capability, handle Handler, doc string) Route {
-	return New([]string{http.MethodGet}, pattern, needs, handle, doc)
+	return New([]string{http.MethodGet, http.MethodHead}, pattern, needs, handle, doc)
 }
 
 // Ask returns a route that changes nothing, for a question that is too long for a path.

@@ -1,6 +1,8 @@
 package route
 
 import (
+	"context"
+	"iter"
 	"net/http"
 	"net/url"
 	pathpkg "path"
@@ -10,106 +12,113 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"taskapi/auth"
+	"taskapi/handlers/apierror"
 )
 
-// Router finds the route of a request. It has the rows of a table without their handlers, and nothing of an allocation:
-// all servers of a process use one, each with handlers of its own. chi matches the path and keeps the parameters. Its
-// ServeHTTP is not used, because it clones every request for a context that nothing here needs.
+// Router finds the rows of requests in a table, and chi does the work. All servers of a process use one, each with a
+// table of its own that differs in nothing but handlers.
 type Router struct {
-	mux     *chi.Mux
-	rows    []Route // without their handlers
-	at      map[routeKey]int
-	methods []string // of all routes
+	mux  *chi.Mux
+	rows []Route
 }
-
-type routeKey struct{ method, pattern string }
 
 // NewRouter returns a router for a table.
 func NewRouter(table []Route) *Router {
-	rt := &Router{mux: chi.NewMux(), rows: slices.Clone(table), at: make(map[routeKey]int, len(table))}
+	rt := &Router{mux: chi.NewMux(), rows: table}
+	rt.mux.NotFound(rt.notFound)
+	rt.mux.MethodNotAllowed(rt.notFound)
 	for i, row := range table {
-		rt.rows[i].handle = nil
+		if rest, ok := strings.CutPrefix(row.Pattern, jobPrefix); ok && strings.Count(rest, "/") > mostBelow {
+			panic("route: " + row.Pattern + " has more segments than escapeJob tries")
+		}
 		for _, method := range row.Methods {
-			rt.mux.MethodFunc(method, row.Pattern, func(http.ResponseWriter, *http.Request) {})
-			rt.at[routeKey{method, row.Pattern}] = i
-			if rest, ok := strings.CutPrefix(row.Pattern, jobPrefix); ok && strings.Count(rest, "/") > mostBelow {
-				panic("route: " + row.Pattern + " has more segments than find tries")
-			}
-			if !slices.Contains(rt.methods, method) {
-				rt.methods = append(rt.methods, method)
-			}
+			rt.mux.MethodFunc(method, row.Pattern, func(_ http.ResponseWriter, r *http.Request) {
+				req := requestOf(r)
+				req.socket.routed(req, &req.socket.rows[i])
+			})
 		}
 	}
 	return rt
 }
 
-// handlers returns the handlers of a table, by row. It panics when the table has other routes than the router.
-func (rt *Router) handlers(table []Route) []Handler {
-	same := func(a, b Route) bool {
-		return a.Pattern == b.Pattern && slices.Equal(a.Methods, b.Methods) && slices.Equal(a.flags, b.flags) &&
-			a.AnyOf == b.AnyOf && a.Answer == b.Answer && a.maxBody == b.maxBody && a.asks == b.asks &&
-			a.evenUnrecorded == b.evenUnrecorded && (a.detail == nil) == (b.detail == nil)
-	}
-	if !slices.EqualFunc(rt.rows, table, same) {
-		panic("route: the router is that of another table")
-	}
-	all := make([]Handler, len(table))
-	for i, row := range table {
-		all[i] = row.handle
-	}
-	return all
+// requestKey is the key of a connection's *Request in the context of its requests.
+type requestKey struct{}
+
+func requestOf(r *http.Request) *Request { return r.Context().Value(requestKey{}).(*Request) }
+
+// connContext gives all requests of a connection one Request and one context of chi's, which would clone each request
+// for a context of its own.
+func connContext(ctx context.Context) context.Context {
+	return context.WithValue(context.WithValue(ctx, requestKey{}, new(Request)), chi.RouteCtxKey, chi.NewRouteContext())
 }
 
-// find returns the row of the route for a method and an escaped path, uncleaned, with the parameters left in scratch.
-// Without a route the row is -1, and allow lists the methods that the path does take; it is empty when the path takes
-// none. The ID of a job may have slashes that are not escaped, as Nomad reads it: the ID ends at the first slash behind
-// which the path has a route.
-func (rt *Router) find(scratch *chi.Context, method, path string) (row int, allow []string) {
-	if row, allow = rt.match(scratch, method, path); row >= 0 || len(allow) > 0 {
-		return row, allow
+// serve calls routed for the route of an escaped, uncleaned path, or answers that there is none.
+func (rt *Router) serve(w http.ResponseWriter, r *http.Request, path string) {
+	routing := chi.RouteContext(r.Context())
+	routing.Reset() // the connection's last request has left its own there
+	routing.RoutePath = path
+	rt.mux.ServeHTTP(w, r)
+}
+
+func (rt *Router) notFound(w http.ResponseWriter, r *http.Request) {
+	path := chi.RouteContext(r.Context()).RoutePath
+	if job := rt.escapeJob(path); job != path {
+		rt.serve(w, r, job)
+		return
 	}
-	rest, ok := strings.CutPrefix(path, jobPrefix)
-	if decoded, err := url.PathUnescape(rest); !ok || err != nil || pathpkg.Clean("/"+decoded) != "/"+decoded {
-		return -1, nil
+	kind := apierror.NoRoute
+	if allow := slices.Collect(rt.allowed(path)); len(allow) > 0 {
+		w.Header().Set("Allow", strings.Join(allow, ", "))
+		kind = apierror.WrongMethod
 	}
-	slashes := strings.Count(rest, "/")
-	for below := min(mostBelow, slashes-1); below >= 0; below-- {
-		scratch.Reset()
-		row, allow = rt.match(scratch, method, jobPrefix+strings.Replace(rest, "/", "%2F", slashes-below))
-		if row >= 0 || len(allow) > 0 {
-			return row, allow
+	req := requestOf(r)
+	req.socket.fail(req, apierror.New(kind))
+}
+
+// allowed yields the methods that an escaped path takes.
+func (rt *Router) allowed(path string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		scratch := chi.NewRouteContext()
+		for _, method := range AnyMethod {
+			scratch.Reset()
+			if rt.mux.Match(scratch, method, path) && !yield(method) {
+				return
+			}
 		}
 	}
-	return -1, nil
 }
 
 const (
 	jobPrefix = "/v1/job/"
-	mostBelow = 3 // segments that a route has behind a job's ID; find tries no others
+	mostBelow = 3 // segments that a route has behind a job's ID; escapeJob tries no others
 )
 
-// match is find for a path whose parameters have no slash.
-func (rt *Router) match(scratch *chi.Context, method, path string) (row int, allow []string) {
-	get := method
-	if method == http.MethodHead {
-		get = http.MethodGet
+// escapeJob returns a path with the slashes of a job's ID escaped. They may also be sent unescaped, as in Nomad: the ID
+// ends at the first slash behind which the path has a route.
+func (rt *Router) escapeJob(path string) string {
+	rest, ok := strings.CutPrefix(path, jobPrefix)
+	if decoded, err := url.PathUnescape(rest); !ok || err != nil || pathpkg.Clean("/"+decoded) != "/"+decoded {
+		return path
 	}
-	if pattern := rt.mux.Find(scratch, get, path); pattern != "" {
-		if row = rt.at[routeKey{get, pattern}]; method != http.MethodHead || !rt.rows[row].mutates() {
-			return row, nil
-		}
-		return -1, rt.rows[row].Methods
-	}
-	for _, other := range rt.methods {
-		scratch.Reset()
-		if rt.mux.Find(scratch, other, path) != "" {
-			allow = append(allow, other)
+	slashes := strings.Count(rest, "/")
+	for below := min(mostBelow, slashes); below >= 0; below-- {
+		escaped := jobPrefix + strings.Replace(rest, "/", "%2F", slashes-below)
+		for range rt.allowed(escaped) {
+			return escaped
 		}
 	}
-	if slices.Contains(allow, http.MethodGet) {
-		allow = append(allow, http.MethodHead)
+	return path
+}
+
+// find returns the route for an escaped, uncleaned path; nil for none.
+func (rt *Router) find(method, path string) *Route {
+	pattern := rt.mux.Find(chi.NewRouteContext(), method, rt.escapeJob(path))
+	for i, row := range rt.rows {
+		if row.Pattern == pattern && slices.Contains(row.Methods, method) {
+			return &rt.rows[i]
+		}
 	}
-	return -1, allow
+	return nil
 }
 
 // Detail returns the record of a request for the escaped path with what its route adds to it, and whether the route
@@ -117,22 +126,22 @@ func (rt *Router) match(scratch *chi.Context, method, path string) (row int, all
 func (rt *Router) Detail(
 	record auth.Record, method, path, namespace string, query url.Values,
 ) (more auth.Record, ok bool) {
-	row, _ := rt.find(chi.NewRouteContext(), method, path)
-	if row < 0 || rt.rows[row].detail == nil {
+	row := rt.find(method, path)
+	if row == nil || row.detail == nil {
 		return record, false
 	}
-	return rt.rows[row].detail(record, namespace, query), true
+	return row.detail(record, namespace, query), true
 }
 
 // Needs returns the capabilities of which a request for the escaped path needs one, and whether there is a route for
 // it. A route that is absent needs those of the operator: no policy gives a right to it.
 func (rt *Router) Needs(method, path string) (anyOf auth.CapabilitySet, ok bool) {
-	row, _ := rt.find(chi.NewRouteContext(), method, path)
+	row := rt.find(method, path)
 	switch {
-	case row < 0:
+	case row == nil:
 		return 0, false
-	case rt.rows[row].Answer == Absent:
+	case row.Answer == Absent:
 		return auth.CapabilitySet(auth.OperatorOnly), true
 	}
-	return rt.rows[row].AnyOf, true
+	return row.AnyOf, true
 }

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"sync"
+	"slices"
 	"sync/atomic"
 
 	"taskapi/auth"
@@ -77,20 +77,24 @@ type Config struct {
 type Server struct {
 	config    Config
 	router    *Router
-	handlers  []Handler // by the router's rows
+	rows      []Route
 	transport *transport.Server
-	requests  sync.Pool      // of *request
 	budget    *budget.Budget // of the memory for long answers
 	views     [Views]atomic.Pointer[view]
 }
 
-// NewServer returns a server for the routes of a table, which the router finds.
+// NewServer returns a server for the routes of a table. It panics when the router is that of another table.
 func NewServer(config Config, router *Router, table []Route) *Server {
+	if !slices.EqualFunc(router.rows, table, func(a, b Route) bool {
+		return a.Pattern == b.Pattern && slices.Equal(a.Methods, b.Methods)
+	}) {
+		panic("route: the router is that of another table")
+	}
 	return &Server{
-		config: config, router: router, handlers: router.handlers(table), budget: budget.New(bulkyBytes),
-		requests: sync.Pool{New: func() any { return new(Request) }},
+		config: config, router: router, rows: table, budget: budget.New(bulkyBytes),
 		transport: transport.New(transport.Config{
 			PeerOf: config.PeerOf, Logger: config.Logger, Heads: config.Limits.Heads, GiveWay: config.GiveWay,
+			ConnContext: connContext,
 		}),
 	}
 }

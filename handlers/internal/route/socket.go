@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -51,8 +50,8 @@ func (s *Server) newSocket(on *transport.Socket, owner auth.Owner, share *budget
 	return one
 }
 
-// serve leads a request from its head to its answer: authentication, route, capability, record, handler, encoding.
-// Authentication comes first, so that a caller without a token learns of no path or method.
+// serve authenticates a request, and then leads it to its route. Authentication comes first, so that a caller without a
+// token learns of no path or method.
 func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.Conn) {
 	defer s.recovered(w, r)
 	if conn.Ambiguous() {
@@ -68,39 +67,26 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 		return
 	}
 
-	req := s.requests.Get().(*Request) // with the matcher's scratch space in it, routing allocates nothing
-	*req = Request{route: req.route, Request: r, Principal: principal, conn: conn, socket: s, w: w}
-	defer func() {
-		req.route.Reset()
-		*req = Request{route: req.route}
-		s.requests.Put(req)
-	}()
-	if s.fault(req) {
-		return
+	req := requestOf(r)
+	*req = Request{Request: r, Principal: principal, conn: conn, socket: s, w: w}
+	defer func() { *req = Request{} }() // an idle connection keeps nothing of a request
+	if !s.fault(req) {
+		s.router.serve(w, r, r.URL.EscapedPath())
 	}
-	row, allow := s.router.find(&req.route, r.Method, r.URL.EscapedPath())
-	switch {
-	case row >= 0:
-	case len(allow) == 0:
-		s.fail(req, apierror.New(apierror.NoRoute))
-		return
-	default:
-		w.Header().Set("Allow", strings.Join(allow, ", "))
-		s.fail(req, apierror.New(apierror.WrongMethod))
-		return
-	}
-	route := &s.router.rows[row]
-	req.matched, req.handle = route, s.handlers[row]
+}
 
-	if s.config.Authenticator.Authorize(principal, route.AnyOf) != nil {
-		apierror.WriteDenial(w, s.lacking(req, route.AnyOf))
+// routed leads a request from its route to its answer: capability, record, handler, encoding.
+func (s *socket) routed(req *Request, route *Route) {
+	req.matched = route
+	if s.config.Authenticator.Authorize(req.Principal, route.AnyOf) != nil {
+		apierror.WriteDenial(req.w, s.lacking(req, route.AnyOf))
 		return
 	}
 	if route.maxBody > 0 {
-		conn.LimitBody(w, r, route.maxBody)
+		req.conn.LimitBody(req.w, req.Request, route.maxBody)
 	}
 
-	ctx := r.Context()
+	ctx := req.Context()
 	if route.mutates() { // a task that restarts itself is gone before it is done: an action outlives its client
 		ctx = s.Open
 		if err := s.slow(req); err != nil {
@@ -108,7 +94,7 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 			return
 		}
 		req.Unrecorded = s.begin(req)
-		if req.Unrecorded != nil && (!route.evenUnrecorded || !principal.Operator()) {
+		if req.Unrecorded != nil && (!route.evenUnrecorded || !req.Principal.Operator()) {
 			s.fail(req, req.Unrecorded)
 			return
 		}
@@ -119,8 +105,8 @@ func (s *socket) serve(w http.ResponseWriter, r *http.Request, conn *transport.C
 	if err == nil {
 		result, err = s.handle(ctx, req)
 	}
-	conn.Writing()
-	conn.LeaveBody(w, r)
+	req.conn.Writing()
+	req.conn.LeaveBody(req.w, req.Request)
 	status := s.answer(ctx, req, result, err)
 	if route.mutates() && !req.recorded && !Denied(err) { // the authenticator has recorded what it denied
 		s.record(req, status)

@@ -46,7 +46,7 @@ const (
 	pagingTimeout = time.Hour
 )
 
-// Config has the dependencies of a Server. All are required.
+// Config has the dependencies of a Server. All but ConnContext are required.
 type Config struct {
 	// PeerOf returns the process at the other end of a connection. A connection for which it fails is closed.
 	PeerOf func(net.Conn) (auth.Peer, error)
@@ -58,6 +58,8 @@ type Config struct {
 	GiveWay bool
 	// Heads is how many heads of requests each socket remembers for the lane; 0 for none.
 	Heads int
+	// ConnContext adds values to the context of a connection's requests; nil for none.
+	ConnContext func(context.Context) context.Context
 }
 
 // Server serves any number of sockets, which it paces together.
@@ -165,6 +167,9 @@ func (s *Socket) connContext(ctx context.Context, conn net.Conn) context.Context
 	}
 	c.Peer = peer
 	c.ctx = context.WithValue(ctx, connKey{}, c)
+	if more := s.server.config.ConnContext; more != nil {
+		c.ctx = more(c.ctx)
+	}
 	return c.ctx
 }
 
