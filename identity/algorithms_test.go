@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"math/big"
 	"slices"
@@ -16,8 +17,6 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
-	"github.com/lestrrat-go/jwx/v3/jwk"
-	jwx "github.com/lestrrat-go/jwx/v3/jwt"
 
 	"taskapi/auth/badtokens"
 	"taskapi/identity"
@@ -39,8 +38,8 @@ func signers(tb testing.TB) map[string]crypto.Signer {
 	return all
 }
 
-// TestOthersAgree has two other libraries read the same keys and tokens: what is good here is good there.
-func TestOthersAgree(t *testing.T) {
+// TestAnotherLibraryAgrees has it read the same keys and tokens: what is good here is good there.
+func TestAnotherLibraryAgrees(t *testing.T) {
 	for name, signer := range signers(t) {
 		t.Run(name, func(t *testing.T) {
 			key := badtokens.NewKey("k", signer)
@@ -54,17 +53,14 @@ func TestOthersAgree(t *testing.T) {
 				t.Error(err)
 			}
 
+			var keys jose.JSONWebKeySet
+			must.OK(t, json.Unmarshal([]byte(document), &keys))
 			parsed := must.Get(jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.SignatureAlgorithm(key.Algorithm())}))(t)
 			var read struct {
 				Task string `json:"nomad_task"`
 			}
-			if err := parsed.Claims(signer.Public(), &read); err != nil || read.Task != claims.Task {
+			if err := parsed.Claims(&keys, &read); err != nil || read.Task != claims.Task {
 				t.Errorf("go-jose: %v, task %q", err, read.Task)
-			}
-
-			keys := must.Get(jwk.Parse([]byte(document)))(t)
-			if _, err := jwx.Parse([]byte(token), jwx.WithKeySet(keys)); err != nil {
-				t.Errorf("jwx: %v", err)
 			}
 		})
 	}

@@ -2,13 +2,14 @@ package authtest_test
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/lestrrat-go/jwx/v3/jwk"
 
 	"taskapi/auth/authtest"
 	"taskapi/identity"
@@ -69,16 +70,15 @@ func careless(jwksURL, token string) error {
 		return err
 	}
 	_, err = jwt.ParseWithClaims(token, new(jwt.RegisteredClaims), func(t *jwt.Token) (any, error) {
-		keys, err := jwk.Parse(document)
-		if err != nil {
+		var keys jose.JSONWebKeySet
+		if err := json.Unmarshal(document, &keys); err != nil {
 			return nil, err
 		}
 		kid, _ := t.Header["kid"].(string)
-		var public any
-		if key, found := keys.LookupKeyID(kid); found {
-			err = jwk.Export(key, &public)
+		for _, key := range keys.Key(kid) {
+			return key.Key, nil
 		}
-		return public, err
+		return nil, nil
 	})
 	return err
 }

@@ -9,13 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
-	"github.com/mitchellh/go-homedir"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/function"
 )
@@ -63,9 +63,15 @@ func ReadBounded(r io.Reader, name string) ([]byte, error) {
 }
 
 func resolve(dir, path string) (string, error) {
-	path, err := homedir.Expand(path)
-	if err != nil {
-		return "", fmt.Errorf("expand ~ in %q: %w", path, err)
+	if rest, ok := strings.CutPrefix(path, "~"); ok {
+		home, err := os.UserHomeDir()
+		if rest != "" && rest[0] != '/' {
+			err = errors.New("no other user's directory can be named")
+		}
+		if err != nil {
+			return "", fmt.Errorf("expand ~ in %q: %w", path, err)
+		}
+		path = home + rest
 	}
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)
