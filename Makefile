@@ -1,4 +1,4 @@
-# What people run. `make` alone builds; `make demo` shows it working; `make test` proves it.
+# What people run. `make` alone builds; `make demo` shows it working; `make test` and `make e2e` prove it.
 
 GO ?= go
 # The version that the manual pages name; the source has the program's.
@@ -26,7 +26,7 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 endif
 
 .DEFAULT_GOAL := build
-.PHONY: build examples test check fuzz soak bench screens demo man release test-release module clean
+.PHONY: build examples test e2e check fuzz soak bench screens demo man release test-release module clean
 
 build: examples
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/taskapi ./cmd/taskapi
@@ -38,19 +38,28 @@ examples:
 # gotestsum runs go test, prints a failure when it happens, and lists at the end which tests were skipped, and why. It
 # is built without cgo and with -trimpath, as all programs that tests build: a new machine compiles the standard library
 # twice and not three times, and a clone in another directory finds what is compiled. The race detector needs cgo, so
-# gcc. It allocates, so the tests of auth that count allocations run without it, and so do the packages that read job
-# files and the walk through all states of a task, which share nothing between goroutines. go test gives a package ten
-# minutes, which a busy machine takes. Four packages are tested at once, since many tests wait for processes most of the
-# time; those that take longest come first.
+# gcc. Four packages are tested at once, since many tests wait for processes most of the time; those that take longest
+# come first.
+TESTSUM = CGO_ENABLED=0 $(GO) run -trimpath $(GOTESTSUM) --format pkgname-and-test-fails
+RACE = $(TESTSUM) --raw-command -- env CGO_ENABLED=1 $(GO) test -json -race -p 4
+
+# The packages that test the whole program, with servers, browsers, containers and systems of other people.
+WHOLE = ./cmd/taskapi ./packaging ./examples ./cmd/taskapi/bench
+# Of these, `make test` leaves out with -short what needs a server.
+SERVED = ./allocrunner/cluster/etcd ./allocrunner/cluster/stores
+LISTED = $(GO) list $(WHOLE)
+
+# The tests of auth that count allocations run without the race detector, which allocates, and so do the packages that
+# read job files and the walk through all states of a task, which share nothing between goroutines.
 test:
-	CGO_ENABLED=0 $(GO) run -trimpath $(GOTESTSUM) --format pkgname-and-test-fails --raw-command -- \
-		env CGO_ENABLED=1 $(GO) test -json -race -timeout 25m -p 4 \
-		./packaging ./cmd/taskapi ./examples ./allocrunner ./allocrunner/internal/keeper ./handlers \
-		./allocrunner/jobspec/bounded \
-		$$($(GO) list ./... | grep -v /allocrunner/jobspec)
-	CGO_ENABLED=0 $(GO) run -trimpath $(GOTESTSUM) --format pkgname-and-test-fails -- -trimpath $$($(GO) list ./allocrunner/jobspec/... | grep -v /bounded)
-	CGO_ENABLED=0 $(GO) run -trimpath $(GOTESTSUM) --format pkgname-and-test-fails -- -trimpath -run 'Memory$$|^TestAnyMoment$$' \
-		./auth ./allocrunner/internal/taskrunner
+	$(RACE) -short -timeout 10m ./allocrunner ./handlers ./allocrunner/artifacts/fetch ./allocrunner/templates \
+		./allocrunner/jobspec/bounded $$($(GO) list ./... | grep -v /allocrunner/jobspec | grep -vxF "$$($(LISTED))")
+	$(TESTSUM) -- -trimpath $$($(GO) list ./allocrunner/jobspec/... | grep -v /bounded)
+	$(TESTSUM) -- -trimpath -run 'Memory$$|^TestAnyMoment$$' ./auth ./allocrunner/internal/taskrunner
+
+# A busy machine takes more than the ten minutes that go test gives a package.
+e2e:
+	$(RACE) -timeout 25m $(WHOLE) $(SERVED)
 
 check:
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; echo 'run gofmt -w on the files above' >&2; exit 1; }
@@ -65,7 +74,7 @@ check:
 fuzz:
 	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
 
-# TestChaos, with many more rounds than in `make test`.
+# TestChaos, with many more rounds than in `make e2e`.
 soak:
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 12h -v ./cmd/taskapi -run '^TestChaos$$' -chaos $(SOAK)
 

@@ -466,7 +466,7 @@ func explore(r rules, budget budgetModel) (states int, wrong map[string]string) 
 // keeper or the whole machine: no second copy, no dead task started, no process that nobody knows of, no end unreported
 // or reported twice, nothing forgotten that was requested, and no wait for another interval when there is none.
 //
-// All of it is in one goroutine, and takes a minute under the race detector: `make test` runs it without.
+// All of it is in one goroutine, and takes a minute under the race detector: the Makefile runs it without.
 func TestAnyMoment(t *testing.T) {
 	for budget, wait := range map[budgetModel]bool{
 		{requests: 2, crashes: 1, processes: 3}: false, {requests: 1, crashes: 2, processes: 3}: false, {requests: 1,

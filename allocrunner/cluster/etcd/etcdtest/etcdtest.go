@@ -86,6 +86,9 @@ func (s sealer) Open(sealed []byte, place string) ([]byte, error) {
 // Path returns the program; a test that needs it is skipped where it isn't installed.
 func Path(t testing.TB) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("make e2e runs etcd")
+	}
 	path, err := exec.LookPath("etcd")
 	if err != nil {
 		t.Skip("etcd is not installed: apt-get install etcd-server")

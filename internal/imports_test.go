@@ -1,4 +1,4 @@
-package main
+package internal_test
 
 import (
 	"bytes"
@@ -72,7 +72,7 @@ func each(prefix string, names ...string) []string {
 	return slice.Map(names, func(name string) string { return prefix + name })
 }
 
-const moduleRoot = "../.."
+const moduleRoot = ".."
 
 // packages returns the module's, by their paths within it. Tests are no part of them, and may import what they like.
 func packages(t *testing.T) map[string]*build.Package {
@@ -165,7 +165,7 @@ func TestHelpersOfTestsStayInTests(t *testing.T) {
 // TestProgramHasNoLibraryForTests: the program pays for each package that it links at each start, also in the keeper
 // and before each task. go-cmp, which package hclwrite needs, takes 220 KB of memory.
 func TestProgramHasNoLibraryForTests(t *testing.T) {
-	out := must.Get(exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output())(t)
+	out := must.Get(exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/taskapi").Output())(t)
 	linked := strings.Fields(string(out))
 	if !slices.Contains(linked, "taskapi/allocrunner") {
 		t.Fatalf("go list names %d packages, and not the runner", len(linked))
