@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
@@ -25,24 +23,6 @@ func resident(t *testing.T, pid int, key string) int {
 	}
 	t.Fatalf("no %s", key)
 	return 0
-}
-
-// TestMemoryIsGivenBack when nothing happens any more: most of what the program's initialization has touched of its
-// file. And the keeper works as before.
-func TestMemoryIsGivenBack(t *testing.T) {
-	dir := t.TempDir()
-	c := start(t, keeper.Config{Dir: dir})
-	run(t, c, shell(dir, "t", "exec sleep 1000"))
-	pid := c.Keeper().PID
-	for before := resident(t, pid, "RssFile"); resident(t, pid, "RssFile") > before/2; unix.Poll(nil, 20) {
-	}
-	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
-		t.Errorf("%+v, %v", list, err)
-	}
-	run(t, c, shell(dir, "u", "exit 2"))
-	if exit, err := c.Wait(t.Context(), "u"); err != nil || exit.ExitCode != 2 {
-		t.Errorf("%+v, %v", exit, err)
-	}
 }
 
 // TestALongLineTakesLittleMemory in the keeper: its resident set never comes near the line.

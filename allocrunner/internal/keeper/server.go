@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"taskapi/allocrunner/drivers"
@@ -54,7 +53,6 @@ type server struct {
 	expiry   expiry
 	wg       sync.WaitGroup
 
-	trims   atomic.Bool   // memory will soon be given back
 	changed wake.Signal   // a client or a task came or went
 	closed  chan struct{} // a client has closed the keeper
 	closes  sync.Once
@@ -77,7 +75,6 @@ type server struct {
 // It reports whether the record must stay.
 func (s *server) serve(listener net.Listener, ends <-chan os.Signal) (keep bool) {
 	s.wg.Go(func() { s.accept(listener) })
-	s.trimSoon()
 	keep = s.run(ends)
 	listener.Close()
 	if err := s.local.Close(); err != nil {
@@ -124,7 +121,6 @@ func (s *server) run(ends <-chan os.Signal) bool {
 		}
 		select {
 		case <-s.changed:
-			s.trimSoon()
 		case <-s.closed:
 			return false
 		case <-timer.C:

@@ -39,8 +39,8 @@ const (
 const startTime = 30 * time.Second
 
 // keeperEnv is a keeper's whole environment, for few threads. The runtime need not look for the cgroup's limit of
-// processors, and collects no garbage at first unless there is much of it: see collectMore.
-var keeperEnv = []string{"GOGC=off", "GOMEMLIMIT=16MiB", "GOMAXPROCS=2", "GODEBUG=containermaxprocs=0"}
+// processors.
+var keeperEnv = []string{"GOMAXPROCS=2", "GODEBUG=containermaxprocs=0"}
 
 // Config says how to start a keeper. Dir is required.
 type Config struct {

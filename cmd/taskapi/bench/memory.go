@@ -37,21 +37,22 @@ func (env *environment) floorMemory(ctx context.Context, o options) (_ []sample,
 	return atRest(ctx, o, f.cmd.Process.Pid)
 }
 
-// atRest reads the memory of the processes together. RSS counts shared pages in full, PSS by share.
+// atRest reads the memory of the processes together: their own, and with it their shares of the pages of files, which
+// the kernel can take back.
 func atRest(ctx context.Context, o options, pids ...int) ([]sample, error) {
 	if err := wake.Sleep(ctx, o.of(rest)); err != nil {
 		return nil, err
 	}
-	var rss, pss uint64
+	var own, pss uint64
 	for _, pid := range pids {
 		file := fmt.Sprintf("/proc/%d/smaps_rollup", pid)
-		rss += proc.Bytes(proc.Value(file, "Rss"))
+		own += proc.Bytes(proc.Value(file, "Pss_Anon"))
 		pss += proc.Bytes(proc.Value(file, "Pss"))
 	}
-	if rss == 0 || pss == 0 {
+	if own == 0 || pss == 0 {
 		return nil, fmt.Errorf("the memory of the processes %v can't be read", pids)
 	}
-	return []sample{{"idle, RSS", megabytes, float64(rss)}, {"idle, PSS", megabytes, float64(pss)}}, nil
+	return []sample{{"idle, its own", megabytes, float64(own)}, {"idle, PSS", megabytes, float64(pss)}}, nil
 }
 
 // processesWith finds the processes whose link of that name in proc(5), exe or cwd, leads to the path or below it.

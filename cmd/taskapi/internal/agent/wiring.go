@@ -26,13 +26,13 @@ import (
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/cmd/taskapi/internal/agentlog"
-	"taskapi/cmd/taskapi/internal/heap"
 	"taskapi/handlers"
 	"taskapi/handlers/events"
 	"taskapi/handlers/faults"
 	"taskapi/identity"
 	"taskapi/identity/revocation"
 	"taskapi/identity/workload"
+	"taskapi/internal/memory"
 	"taskapi/socket"
 )
 
@@ -265,12 +265,12 @@ func (s *wiring) run(ctx context.Context, conclude func(error) error) error {
 	var background sync.WaitGroup
 	defer background.Wait()
 	if !s.cfg.Shared {
-		heap.Bound(len(s.runner.Alloc().GetTaskGroup().Tasks), s.cfg.TuneGC)
+		memory.Bound(len(s.runner.Alloc().GetTaskGroup().Tasks), s.cfg.TuneGC)
 	}
 	watching, stop := context.WithCancel(context.Background())
 	defer stop()
 	if !s.cfg.Shared {
-		background.Go(func() { heap.GiveBack(watching) })
+		background.Go(func() { memory.GiveBack(watching) })
 	}
 	background.Go(func() { s.updates.Run(watching) })
 	if s.claim != nil {

@@ -147,7 +147,7 @@ func TestMeansTasks(t *testing.T) {
 	f := &Finder{Places: []Layout{newPlace(t, ofUser), newPlace(t, ofRoot)}}
 	must.OK(t, f.Look(t.Context(), nil))
 	for args, want := range map[string]string{
-		"shop server": "true",
+		"shop server":      "true",
 		"shop server nope": `no allocation, job or task "nope": the tasks of "shop" are proxy, server`,
 		"shop server once": `some of server, once are tasks of "shop", and others are not: give allocations, ` +
 			`or one and its tasks`,
@@ -156,7 +156,7 @@ func TestMeansTasks(t *testing.T) {
 		"web web sidecar":  "true", // the first task has the job's name
 		"web shop":         "false",
 		"web one beef":     "false",
-		"batch once":       "true", // it has ended, which is said later
+		"batch once":       "true",  // it has ended, which is said later
 		"server proxy":     "false", // tasks alone name allocations, which is refused later
 		"shop nope":        `no allocation, job or task "nope": the tasks of "shop" are proxy, server`,
 		"shop server proxy": `"proxy" is a task of "shop" and a name of allocation 66666666: ` +

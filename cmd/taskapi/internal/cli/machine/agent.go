@@ -18,10 +18,10 @@ import (
 	"taskapi/cmd/taskapi/internal/agentlog"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/cmd/taskapi/internal/cli/start"
-	"taskapi/cmd/taskapi/internal/heap"
 	"taskapi/cmd/taskapi/internal/machine"
 	"taskapi/cmd/taskapi/internal/settings"
 	"taskapi/identity/revocation"
+	"taskapi/internal/memory"
 )
 
 // Agent returns taskapi agent.
@@ -199,12 +199,12 @@ func run(ctx context.Context, c machine.Config) error {
 			m.ReopenAudit()
 		}
 	}()
-	heap.Bound(1, os.Getenv("GOGC") == "")
+	memory.Bound(1, os.Getenv("GOGC") == "")
 	watching, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
 	defer background.Wait()
 	defer stop()
-	background.Go(func() { heap.GiveBack(watching) })
+	background.Go(func() { memory.GiveBack(watching) })
 	if err := m.Run(ctx); err != nil {
 		return err
 	}
