@@ -84,6 +84,9 @@ func (r *request) launch(ctx context.Context, done func(*api.Allocation) (bool, 
 	if _, err := makeAllocDir(r.target()); err != nil {
 		return err
 	}
+	if r.options.Detach {
+		defer start.Started.Begin(ctx, r.target(), w.Stderr)()
+	}
 	return background(ctx, r.target(), w, args, r.name, done)
 }
 

@@ -33,6 +33,9 @@ const (
 	WaitComplete = "complete"
 )
 
+// Started waits for no state: --detach returns when the main tasks have started.
+var Started = WaitOptions{What: "started"}
+
 const (
 	// DefaultWait is how long run waits; an allocation that runs to its end may take any time.
 	DefaultWait = 10 * time.Minute
@@ -131,21 +134,7 @@ func (o *WaitOptions) Await(ctx context.Context, f *follow.Follower, out io.Writ
 			fmt.Errorf("allocation %s is not %s after %v, and runs on", t.ID, o.What, timeout))
 		defer cancel()
 	}
-	saying, end := context.WithCancel(ctx)
-	var said sync.WaitGroup
-	said.Go(func() {
-		o.Say(saying, out, func() (alloc *api.Allocation, checks api.AllocCheckStatuses, err error) {
-			err = t.Ask(saying, func(c *client.Client, sdk *api.Client) error {
-				if alloc, _, err = c.Allocation(saying); err == nil {
-					checks, err = sdk.Allocations().Checks(t.ID, (&api.QueryOptions{}).WithContext(saying))
-				}
-				return err
-			})
-			return alloc, checks, err
-		})
-	})
-	defer said.Wait()
-	defer end()
+	defer o.Begin(ctx, t, out)()
 	f.Until = o.Settled
 	alloc, err := f.Follow(ctx)
 	if err == nil {
@@ -178,6 +167,27 @@ func latestChecks(ctx context.Context, t base.Target) api.AllocCheckStatuses {
 
 // quiet is how long a wait says nothing: most are shorter.
 const quiet = 2 * time.Second
+
+// Begin has Say write to out what the target's taskapi answers, until end is called.
+func (o *WaitOptions) Begin(ctx context.Context, t base.Target, out io.Writer) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var said sync.WaitGroup
+	said.Go(func() {
+		o.Say(ctx, out, func() (alloc *api.Allocation, checks api.AllocCheckStatuses, err error) {
+			err = t.Ask(ctx, func(c *client.Client, sdk *api.Client) error {
+				if alloc, _, err = c.Allocation(ctx); err == nil {
+					checks, err = sdk.Allocations().Checks(t.ID, (&api.QueryOptions{}).WithContext(ctx))
+				}
+				return err
+			})
+			return alloc, checks, err
+		})
+	})
+	return func() {
+		cancel()
+		said.Wait()
+	}
+}
 
 // Say is silent for two seconds. Then it says what is missing of the wanted state, and again whenever that is something
 // else, until ctx ends.
