@@ -19,7 +19,8 @@ var ErrAudit = errors.New("the audit log can't be written, and without it no cha
 
 // AuditConfig configures an AuditLog. Open is required.
 type AuditConfig struct {
-	// Open opens the file that the lines are written to: see OpenAuditFile. Each line is one call of Write.
+	// Open opens the file that the lines are written to: see OpenAuditFile. Each line is one call of Write. A file with
+	// a method Moved() bool is opened again before a line when Moved returns true.
 	Open func() (io.WriteCloser, error)
 	// Required refuses changes whose record can't be written. Begin writes a record with the outcome Begun before each
 	// change.
@@ -78,6 +79,10 @@ func (l *AuditLog) Begin(record Record) error {
 func (l *AuditLog) write(record Record) error {
 	line, err := json.Marshal(record)
 	l.mu.Lock()
+	var stale error
+	if file, ok := l.w.(interface{ Moved() bool }); ok && file.Moved() {
+		stale = l.reopen()
+	}
 	if err == nil && l.w == nil {
 		err = os.ErrClosed
 	}
@@ -91,6 +96,9 @@ func (l *AuditLog) write(record Record) error {
 	l.mu.Unlock()
 	if err != nil && due(&l.failed) {
 		l.config.Logger.Error("records are missing in the audit log: it can't be written", "error", err, "lost", lost)
+	} else if stale != nil && due(&l.failed) {
+		l.config.Logger.Error("the audit log was renamed and can't be opened again: lines are still written to that file",
+			"error", stale)
 	}
 	return err
 }
@@ -123,14 +131,18 @@ const (
 
 // Reopen opens the log again, as after its file was renamed. When that fails, the open file stays in use.
 func (l *AuditLog) Reopen() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reopen()
+}
+
+func (l *AuditLog) reopen() error {
+	if l.w == nil { // it was closed
+		return nil
+	}
 	w, err := l.config.Open()
 	if err != nil {
 		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.w == nil { // it was closed
-		return w.Close()
 	}
 	old := l.w
 	l.w, l.torn, l.err = w, false, nil

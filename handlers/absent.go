@@ -60,7 +60,7 @@ var absences = []absence{
 	{"the agent is looked at on the machine: taskapi status, its log, and GET /v1/metrics", nil, []string{
 		"/v1/agent/host", "/v1/agent/pprof/{name}", "/v1/agent/monitor/export",
 	}},
-	{"the agent reads its files again when the process gets SIGHUP", nil, []string{"/v1/agent/reload"}},
+	{"taskapi reads its settings when it starts, and its files when they change", nil, []string{"/v1/agent/reload"}},
 	{"there are no node identities: who may use a socket is decided by the machine's users", nil, []string{
 		"/v1/client/identity", "/v1/client/identity/renew",
 	}},

@@ -87,7 +87,7 @@ var sdkTable = []sdkCalls{
 	{"Agent", "CPUProfile Host Lookup MonitorExport Trace", "501", "501",
 		"the agent is looked at by its log, `Monitor` and metrics"},
 	{"Agent", "InstallKey ListKeys RemoveKey UseKey", "501", "501", noKeyring},
-	{"Agent", "Reload", "501", "501", "by SIGHUP"},
+	{"Agent", "Reload", "501", "501", "settings are read at the start"},
 	{"Operator", "Metrics MetricsSummary", works, "403", operatorOnly},
 	{"Operator", "AutopilotCASConfiguration AutopilotGetConfiguration AutopilotServerHealth AutopilotSetConfiguration " +
 		"RaftGetConfiguration " +

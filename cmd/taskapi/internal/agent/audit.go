@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 
 	"taskapi/auth"
 	"taskapi/internal/safedir"
@@ -60,7 +61,10 @@ func OpenAudit(o Settings, logger *slog.Logger) (*auth.AuditLog, error) {
 		return nil, nil
 	}
 	log, err := auth.NewAuditLog(auth.AuditConfig{
-		Open:     func() (io.WriteCloser, error) { return safedir.OpenFile(o.AuditLog, auth.OpenAuditFile) },
+		Open: func() (io.WriteCloser, error) {
+			file, err := safedir.OpenFile(o.AuditLog, auth.OpenAuditFile)
+			return auditFile{file, o.AuditLog}, err
+		},
 		Required: o.AuditRequired,
 		Logger:   logger,
 	})
@@ -78,13 +82,15 @@ func AuditorOf(log *auth.AuditLog) auth.Auditor {
 	return log
 }
 
-// ReopenAudit opens the audit log again after its file was renamed. Without a log it does nothing.
-func ReopenAudit(log *auth.AuditLog, logger *slog.Logger) {
-	if log == nil {
-		return
-	}
-	if err := log.Reopen(); err != nil {
-		logger.Error("the audit log could not be opened again: lines are still written to the file that was open",
-			"error", err)
-	}
+// auditFile is the file of an audit log.
+type auditFile struct {
+	*os.File
+	path string
+}
+
+// Moved reports whether the file is no longer at its path, as after a rotation.
+func (f auditFile) Moved() bool {
+	there, err := os.Stat(f.path)
+	open, _ := f.Stat()
+	return err != nil || !os.SameFile(there, open)
 }

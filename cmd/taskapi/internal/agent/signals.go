@@ -17,8 +17,7 @@ import (
 const SameStop = 50 * time.Millisecond
 
 // onSignals handles signals: the first SIGINT or SIGTERM stops the allocation gracefully, and the second kills it.
-// SIGUSR1 detaches it for another taskapi to resume. SIGHUP reopens the audit log, and ends nothing: a terminal may
-// close.
+// SIGUSR1 detaches it for another taskapi to resume. SIGHUP ends nothing: a terminal may close.
 func (a *Agent) onSignals() (release func()) {
 	signals := a.cfg.Signals
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGHUP)
@@ -32,18 +31,14 @@ func (a *Agent) onSignals() (release func()) {
 			case <-done:
 				return
 			case sig := <-signals:
-				switch sig {
-				case syscall.SIGUSR1:
-					a.leave()
-					a.detach()
-					continue
-				case syscall.SIGHUP:
-					if w := a.working(); w != nil {
-						ReopenAudit(w.audit, w.logger)
-					}
+				if sig == syscall.SIGHUP {
 					continue
 				}
 				a.leave()
+				if sig == syscall.SIGUSR1 {
+					a.detach()
+					continue
+				}
 				if sig == kind && time.Since(first) < SameStop {
 					continue
 				}

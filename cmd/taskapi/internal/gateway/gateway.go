@@ -31,7 +31,7 @@ import (
 	"taskapi/socket"
 )
 
-// Config says what a gateway needs. All fields but Reopen are required.
+// Config says what a gateway needs. All fields are required.
 type Config struct {
 	Upstream string   // the agent's address
 	Dir      string   // of the sockets
@@ -39,7 +39,6 @@ type Config struct {
 	Settings agent.Settings
 	Getenv   func(string) string // the environment that Nomad gives a task
 	Logger   *slog.Logger
-	Reopen   <-chan os.Signal           // has the audit log opened again; nil for never
 	Started  func(paths []string) error // is called when the sockets listen
 }
 
@@ -88,7 +87,7 @@ func Run(ctx context.Context, config Config) error {
 			return allowed(authenticator, r, namespace, p)
 		}
 	}
-	return serve(ctx, config, upstream.New(serving), keys, id, limits, func() { agent.ReopenAudit(audit, config.Logger) })
+	return serve(ctx, config, upstream.New(serving), keys, id, limits)
 }
 
 // allocation returns the ID of the allocation that this process is a task of, and what its tokens must claim.
@@ -219,7 +218,6 @@ func allowed(a *auth.Authenticator, r *http.Request, namespace string, p *auth.P
 // serve opens the sockets and answers on them until ctx ends or one of them fails.
 func serve(
 	ctx context.Context, config Config, server *upstream.Server, keys *upstream.Keys, id string, limits limitset.Set,
-	reopen func(),
 ) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -257,15 +255,11 @@ func serve(
 	if err := config.Started(paths); err != nil {
 		return err
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-failed:
-			return err
-		case <-config.Reopen:
-			reopen()
-		}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		return err
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -106,10 +105,8 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 	logs := new(locked)
 	ctx, cancel := context.WithCancel(t.Context())
 	started, ended := make(chan []string, 1), make(chan error, 1)
-	reopen := make(chan os.Signal)
 	go func() {
 		ended <- Run(ctx, Config{
-			Reopen:   reopen,
 			Upstream: "unix://" + filepath.Join(dir, "api.sock"), Dir: filepath.Join(dir, "sockets"),
 			Tasks: []string{"web", "worker"}, Settings: settings, Getenv: func(k string) string { return environment[k] },
 			Logger:  slog.New(slog.NewTextHandler(logs, nil)),
@@ -213,14 +210,6 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		bytes.Contains(log, []byte("secret")) {
 		t.Errorf("the audit log: %v\n%s", err, log)
 	}
-	if err := os.Remove(settings.AuditLog); err != nil {
-		t.Fatal(err)
-	}
-	reopen <- syscall.SIGHUP
-	until(t, "the audit log is opened again", func() bool {
-		_, err := os.Stat(settings.AuditLog)
-		return err == nil
-	})
 	// Another task puts a socket of its own in the place of this one.
 	if err := os.Rename(paths[0], paths[0]+".old"); err != nil {
 		t.Fatal(err)

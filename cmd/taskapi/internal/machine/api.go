@@ -42,14 +42,6 @@ type server struct {
 	all    sync.WaitGroup
 }
 
-// ReopenAudit opens the audit log again after its file was renamed.
-func (m *Machine) ReopenAudit() {
-	m.mu.Lock()
-	log := m.audit
-	m.mu.Unlock()
-	agent.ReopenAudit(log, m.cfg.Logger)
-}
-
 // none has no allocations: requests are about those that the machine finds.
 type none struct{}
 
@@ -67,9 +59,6 @@ func (m *Machine) serve(ctx context.Context) (_ *server, err error) {
 	if s.audit, err = agent.OpenAudit(m.cfg.Settings, m.cfg.Logger); err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	m.audit = s.audit
-	m.mu.Unlock()
 	api, err := m.newAPI(s.audit)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,6 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/hoststats"
 	"taskapi/allocrunner/state"
-	"taskapi/auth"
 	"taskapi/cmd/taskapi/internal/agent"
 	"taskapi/cmd/taskapi/internal/client"
 	"taskapi/cmd/taskapi/internal/settings"
@@ -70,7 +69,6 @@ type Machine struct {
 	entries     map[string]*entry
 	index       uint64
 	changed     chan struct{}            // closed and replaced when the index grows
-	audit       *auth.AuditLog           // nil for none
 	registering map[string]*registration // by job: its registration, while that is under way
 	stopping    map[string]int           // by job: the stops of it that are being recorded
 	fleetIndex  uint64                   // of the latest answer of fleet

@@ -65,14 +65,12 @@ docs/gateway.md has a job file.`,
 			if err != nil {
 				return err
 			}
-			reopen := make(chan os.Signal, 1)
-			signal.Notify(reopen, syscall.SIGHUP)
-			defer signal.Stop(reopen)
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // ends nothing: a terminal may close
 			ctx, release := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer release()
 			return gateway.Run(ctx, gateway.Config{
 				Upstream: address, Dir: filepath.Clean(dir), Tasks: args, Settings: s, Getenv: w.Getenv,
-				Logger: base.NewLogger(verbose, w), Reopen: reopen,
+				Logger: base.NewLogger(verbose, w),
 				Started: func(paths []string) error {
 					for _, path := range paths {
 						_ = w.Printf("listening on %s\n", path) // nobody has to read it

@@ -46,7 +46,7 @@ The agent also removes ended allocations, by age, number and space: the settings
 With --listen, clients of other machines can connect by TLS. Each needs a certificate that the --ca has signed, and the
 token.
 
-SIGINT and SIGTERM end the agent. The allocations run on. SIGHUP reopens the audit log.`,
+SIGINT and SIGTERM end the agent. The allocations run on.`,
 		Example: `  taskapi agent
   taskapi agent --listen 192.0.2.1:4646 --cert server.pem --key server-key.pem --ca ca.pem`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -191,14 +191,7 @@ func run(ctx context.Context, c machine.Config) error {
 	ctx, end := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer end()
 	m := machine.New(c)
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
-	go func() { // ends with the process
-		for range hup {
-			m.ReopenAudit()
-		}
-	}()
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // ends nothing: a terminal may close
 	memory.Bound(1, os.Getenv("GOGC") == "")
 	watching, stop := context.WithCancel(ctx)
 	var background sync.WaitGroup
