@@ -16,7 +16,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/auth"
 	"taskapi/handlers"
+	"taskapi/handlers/internal/transport/transporttest"
 )
 
 // countedFiles has one name of 4 MB, and counts how often it was listed.
@@ -56,8 +58,11 @@ func (a asker) ask(method, path, head, body string) net.Conn {
 
 func (a asker) get(path string) net.Conn { return a.ask("GET", path, "", "") }
 
-// budgetBytes is what all long answers may take.
-const budgetBytes = 32 << 20
+// What long answers may take: those of all sockets together, and of each besides.
+const (
+	sharedBytes = 24 << 20
+	ownBytes    = 512 << 10
+)
 
 // TestLongLists: however many clients ask for long lists that they don't read, memory is bounded. Other requests don't
 // wait, and who reads has its answer when the others are cut off. Nothing is made for those who have gone.
@@ -73,8 +78,8 @@ func TestLongLists(t *testing.T) {
 			a.get(fsPath + "ls/" + allocID)
 		}
 		made := lists.Load()
-		if made < 4 || made*4_000_000 > budgetBytes {
-			t.Errorf("%d lists of 4 MB were made while nobody read; want several, and at most %d bytes", made, budgetBytes)
+		if made < 4 || made*4_000_000 > sharedBytes {
+			t.Errorf("%d lists of 4 MB were made while nobody read; want several, and at most %d bytes", made, sharedBytes)
 		}
 		start := time.Now()
 		if got := answer(t, a.get(fsPath+"stat/"+allocID+"?path=file")); got != http.StatusOK || time.Since(start) != 0 {
@@ -194,7 +199,7 @@ func TestLongAnswers(t *testing.T) {
 			})
 			defer stop()
 			a, heap := asker{t, dial}, heapBytes()
-			const fit = budgetBytes/(1<<20) - 2 // each has some bytes more than a MiB
+			const fit = sharedBytes/(1<<20) - 1 // each has some bytes more than a MiB
 			var first net.Conn
 			for i := range fit + 3 {
 				if c := a.get(path); i == 0 {
@@ -204,23 +209,55 @@ func TestLongAnswers(t *testing.T) {
 			a.get(path + "?index=1000&wait=10s")
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
-			if n := uses.Load(); n != fit {
-				t.Errorf("%s: made %d times, want as many as there is memory for", path, n)
+			if n := uses.Load(); n != fit+1 {
+				t.Errorf("%s: made %d times, want as many as there is memory for, and one that waits for memory", path, n)
 			}
 			const others = 100
 			for range others {
 				a.get(path)
 			}
-			if before, now := heap, heapBytes(); now > before+2*budgetBytes {
+			if before, now := heap, heapBytes(); now > before+2*sharedBytes {
 				t.Errorf("%s: %d MiB are in use for those who wait for memory", path, (now-before)>>20)
 			}
 			first.Close()
 			synctest.Wait()
-			if n := uses.Load(); n != fit+1 {
+			if n := uses.Load(); n != fit+2 {
 				t.Errorf("%s: made %d times, want one more when there is memory for one", path, n)
 			}
 		})
 	}
+}
+
+// TestOwnMemory: clients of one socket who read nothing keep no other socket from an answer that fits into the memory of
+// its own.
+func TestOwnMemory(t *testing.T) {
+	const path = "/v1/var/nomad/jobs/demo"
+	synctest.Test(t, func(t *testing.T) {
+		kept := newFakeVariables("nomad/jobs/demo")
+		api := handlers.New(handlers.Config{
+			Server: handlers.Server{
+				Authenticator: fakeAuthenticator{}, Allocs: allocs{quietAlloc(t)}, Logger: discard(),
+				PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },
+			},
+			Variables: kept,
+		})
+		s := transporttest.Serve(t, 2, "", func(ctx context.Context, l net.Listener) error {
+			return api.Serve(ctx, l, taskSocket)
+		})
+		defer s.Stop()
+		value := func(bytes int) { kept.kept["default/nomad/jobs/demo"].Items["k"] = strings.Repeat("x", bytes) }
+		value(ownBytes + 1)
+		for range sharedBytes/ownBytes + 10 {
+			asker{t, s.Dials[0]}.get(path)
+		}
+		value(ownBytes - 1000)
+		unread := asker{t, s.Dials[1]}.get(path)
+		reader, start := asker{t, s.Dials[1]}.get(path), time.Now()
+		unread.Close()
+		if got := answer(t, reader); got != http.StatusOK || time.Since(start) != 0 {
+			t.Errorf("another socket got %d after %v, want 200 as soon as its own memory is free", got, time.Since(start))
+		}
+	})
 }
 
 // TestWhoWaitsIsInNobodysWay: a query that waits for a change has no turn to make a long answer, so others on its

@@ -57,7 +57,7 @@ var meanwhile = []struct {
 	{"the token is revoked", func(_ *testing.T, allocation *changing, _ *identity.Keyring) {
 		allocation.revoked.Store(true)
 	}, false},
-	{"the token expires", func(*testing.T, *changing, *identity.Keyring) { time.Sleep(2 * time.Hour) }, false},
+	{"the token expires", func(*testing.T, *changing, *identity.Keyring) { time.Sleep(9 * time.Second) }, false},
 	{"another life begins", func(_ *testing.T, allocation *changing, _ *identity.Keyring) {
 		next := demo
 		next.Life = "the next"
@@ -67,7 +67,8 @@ var meanwhile = []struct {
 		true},
 }
 
-// eachMeanwhile runs a test for each of them, with the real authenticator, and a token that is good for an hour.
+// eachMeanwhile runs a test for each of them, with the real authenticator, and a token that is good for less time than
+// a request has for its body.
 func eachMeanwhile(t *testing.T, test func(t *testing.T, authenticator *auth.Authenticator, token string,
 	happens func(), allowed bool)) {
 	for _, m := range meanwhile {
@@ -76,7 +77,7 @@ func eachMeanwhile(t *testing.T, test func(t *testing.T, authenticator *auth.Aut
 				allocation := new(changing)
 				allocation.life.Store(&demo)
 				authenticator, ring, sign := realAuthenticatorWith(t, allocation)
-				token := sign(func(*identity.Claims) {})
+				token := sign(func(c *identity.Claims) { c.ExpiresAt = time.Now().Unix() + 8 })
 				test(t, authenticator, token, func() { m.happens(t, allocation, ring) }, m.allowed)
 			})
 		})
@@ -111,7 +112,7 @@ func TestWaitIsDecidedAgain(t *testing.T) {
 // TestWaitEndsWithItsToken: a request that waits, for a change, a turn or memory, is refused within two seconds after
 // its token has become invalid, and nobody else finds its place taken.
 func TestWaitEndsWithItsToken(t *testing.T) {
-	ends := func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
+	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
 		alloc, goOn, limits := newAlloc(t), make(chan struct{}), limitset.Default()
 		alloc.wait = func(ctx context.Context, _ uint64) *api.Allocation { <-ctx.Done(); return alloc.snapshot() }
 		limits.Waits = 3
@@ -146,19 +147,6 @@ func TestWaitEndsWithItsToken(t *testing.T) {
 				t.Errorf("a request was answered with %d", got)
 			}
 		}
-	}
-	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
-		if strings.HasSuffix(t.Name(), "the_token_expires") {
-			t.Skip("a query waits ten minutes, the token is good for an hour; see below")
-		}
-		ends(t, authenticator, token, happens, allowed)
-	})
-	t.Run("a short token expires", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			authenticator, sign := realAuthenticator(t)
-			token := sign(func(c *identity.Claims) { c.ExpiresAt = time.Now().Unix() + 60 })
-			ends(t, authenticator, token, func() { time.Sleep(time.Minute) }, false)
-		})
 	})
 }
 
@@ -195,9 +183,6 @@ func TestEventIsDecidedAgain(t *testing.T) {
 // there.
 func TestBodyIsDecidedAgain(t *testing.T) {
 	eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
-		if strings.HasSuffix(t.Name(), "the_token_expires") {
-			t.Skip("a body has ten seconds, the token an hour")
-		}
 		alloc, done := newAlloc(t), false
 		alloc.signal = func(context.Context, string, string) error { done = true; return nil }
 		dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Authenticator = authenticator })

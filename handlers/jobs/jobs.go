@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/semaphore"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/auth"
@@ -30,13 +31,13 @@ type Config struct {
 
 type handlers struct {
 	Config
-	registering route.Turn // to register a job: until then the index that a client enforces does not change
-	parsing     route.Turn // to parse or validate a job, which may take many times its size in memory
+	registering *semaphore.Weighted // to register a job: until then the index that a client enforces does not change
+	parsing     *semaphore.Weighted // to parse or validate a job, which may take many times its size in memory
 }
 
 // Routes returns the rows of jobs, deployments and evaluations.
 func Routes(c Config) []route.Route {
-	h := &handlers{Config: c, registering: route.NewTurn(), parsing: route.NewTurn()}
+	h := &handlers{Config: c, registering: semaphore.NewWeighted(1), parsing: semaphore.NewWeighted(1)}
 	const job, deployment, evaluation = "/v1/job/{job}", "/v1/deployment", "/v1/evaluation/{eval}"
 	rows := []route.Route{
 		route.Read("/v1/jobs", auth.ReadJob, list.OfJob(jobListing, theJob), "Lists the caller's job.").Flags("meta"),

@@ -36,7 +36,7 @@ func (h *handlers) parse(ctx context.Context, r *route.Request, text *api.JobsPa
 	if err := r.TakeTurn(ctx, h.parsing); err != nil {
 		return route.Answer{}, err
 	}
-	defer h.parsing.Leave()
+	defer h.parsing.Release(1)
 	job, err := h.Parser.Parse(ctx, *text)
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("parse: %w", err)
@@ -53,7 +53,7 @@ func (h *handlers) validate(ctx context.Context, r *route.Request, want *api.Job
 	if err := r.TakeTurn(ctx, h.parsing); err != nil {
 		return route.Answer{}, err
 	}
-	defer h.parsing.Leave()
+	defer h.parsing.Release(1)
 	found, err := h.Parser.Validate(ctx, want.Job)
 	if err != nil {
 		return route.Answer{}, fmt.Errorf("validate: %w", err)

@@ -79,7 +79,7 @@ func (h *handlers) registerAs(
 	if err := r.TakeTurn(ctx, h.registering); err != nil {
 		return route.Answer{}, err
 	}
-	defer h.registering.Leave()
+	defer h.registering.Release(1)
 	if err := first(); err != nil {
 		return route.Answer{}, err
 	}

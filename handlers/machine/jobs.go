@@ -128,7 +128,7 @@ func (h *handlers) judgeInTurn(ctx context.Context, r *route.Request, job *api.J
 	if err := r.TakeTurn(ctx, h.registering); err != nil {
 		return jobs.Validation{}, err
 	}
-	defer h.registering.Leave()
+	defer h.registering.Release(1)
 	return h.judge(ctx, job)
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sync/semaphore"
 
 	"taskapi/handlers/events"
 	"taskapi/handlers/internal/route"
@@ -77,12 +78,12 @@ type Config struct {
 
 type handlers struct {
 	Config
-	registering route.Turn
+	registering *semaphore.Weighted
 }
 
 // Routes returns rows with the same patterns and capabilities as a table, which answer for a whole machine.
 func Routes(c Config, table []route.Route) []route.Route {
-	h := &handlers{Config: c, registering: route.NewTurn()}
+	h := &handlers{Config: c, registering: semaphore.NewWeighted(1)}
 	merged := map[string]route.Handler{
 		"GET /v1/allocations":                         h.allocations,
 		"GET /v1/node/{node}/allocations":             h.nodeAllocations,

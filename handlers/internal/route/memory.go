@@ -7,62 +7,92 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/transport"
 )
 
+// The memory of answers, frames and bodies that are longer than ShortBytes. The number of connections bounds the memory
+// of the others.
 const (
-	// bulkyBytes is how much memory the long answers and bodies of all sockets may take together. The number of
-	// connections bounds their other memory.
-	bulkyBytes = 32 << 20
-	// ShortBytes is the length up to which an answer, a frame or a body does not count.
-	ShortBytes = 16 << 10
+	ShortBytes  = 16 << 10
+	ownBytes    = 512 << 10 // of each socket: nobody can keep another from an answer of modest length
+	sharedBytes = 24 << 20  // of all sockets together
 )
 
-// bulkyWait is how long a request waits for memory: longer than the time that a client has to read its answer.
-const bulkyWait = transport.WriteTimeout + 5*time.Second
+// memoryWait is how long a request waits for memory: longer than the time that a client has to read its answer.
+const memoryWait = transport.WriteTimeout + 5*time.Second
 
-// errBulkyWait is the cause when bulkyWait is over.
-var errBulkyWait = errors.New("there was no memory for a long answer")
+// errMemoryWait is the cause when memoryWait is over.
+var errMemoryWait = errors.New("there was no memory for a long answer")
 
-// ended is a context that has ended.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
+// hold is memory that a request holds.
+type hold struct {
+	of    *semaphore.Weighted
+	bytes int
+}
+
+// keep gives back all but that many bytes.
+func (h *hold) keep(bytes int) {
+	if bytes < h.bytes {
+		h.of.Release(int64(h.bytes - bytes))
+		h.bytes = bytes
+	}
+}
 
 // reserveNow reserves bytes of memory until the answer is sent, if they are free. The request first gives back
 // what it has reserved before: no request that waits holds memory.
 func (r *Request) reserveNow(bytes int) (ok bool) {
-	r.held.Keep(0)
-	held, err := r.socket.share.Hold(ended, bytes)
-	r.held = held
-	return err == nil
+	r.held.keep(0)
+	for _, of := range []*semaphore.Weighted{r.socket.own, r.socket.shared} {
+		if of.TryAcquire(int64(bytes)) {
+			r.held = hold{of, bytes}
+			return true
+		}
+	}
+	return false
 }
 
-// Reserve is reserveNow, but waits until the bytes are free, and reports whether it had to. Errors: TooManyBulky when
-// bulkyWait is over; those of Await; ctx's.
+// Reserve is reserveNow, but waits until the bytes are free, and reports whether it had to. A request that fits into its
+// socket's own memory waits for that alone. Of the others, one of each socket waits, in the order in which they came.
+// An answer that is longer than all shared memory takes it all. Errors: those of awaitMemory.
 func (r *Request) Reserve(ctx context.Context, bytes int) (waited bool, err error) {
+	bytes = min(bytes, sharedBytes)
 	if r.reserveNow(bytes) {
 		return false, nil
 	}
-	s := r.socket
-	ctx, cancel := context.WithTimeoutCause(ctx, bulkyWait, errBulkyWait)
-	defer cancel()
-	err = r.Await(ctx, func(ctx context.Context) (err error) {
-		r.held, err = s.share.Hold(ctx, bytes)
-		return err
+	return true, r.awaitMemory(ctx, func(ctx context.Context) error {
+		of := r.socket.own
+		if bytes > ownBytes {
+			of = r.socket.shared
+			if !r.making {
+				if err := r.socket.making.Acquire(ctx, 1); err != nil {
+					return err
+				}
+				defer r.socket.making.Release(1)
+			}
+		}
+		if err := of.Acquire(ctx, int64(bytes)); err != nil {
+			return err
+		}
+		r.held = hold{of, bytes}
+		return nil
 	})
-	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), errBulkyWait) {
-		full := apierror.New(apierror.TooManyBulky, bulkyBytes>>20)
-		full.RetryAfter = max(time.Second, time.Until(s.budget.Oldest().Add(bulkyWait))) // that request is cut off by then
-		return true, full
-	}
-	return true, err
 }
 
-func (r *Request) giveBack() { r.held.Keep(0) }
+// awaitMemory calls wait with a context that ends when memoryWait is over. Errors: TooManyBulky then; those of Await.
+func (r *Request) awaitMemory(ctx context.Context, wait func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, memoryWait, errMemoryWait)
+	defer cancel()
+	err := r.Await(ctx, wait)
+	if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), errMemoryWait) {
+		full := apierror.New(apierror.TooManyBulky, sharedBytes>>20)
+		full.RetryAfter = transport.WriteTimeout // what is sent now has been sent or cut off by then
+		return full
+	}
+	return err
+}
 
 // ReserveBody reserves memory for a body before it is read, and answer bytes for an answer that shows the object.
 // If the client goes during the wait, nothing is done. Errors: those of Reserve.
@@ -82,56 +112,50 @@ func (r *Request) ReserveBody(answer int) error {
 }
 
 // EnterMaking waits for the turn of a request whose answer has an unknown length: a socket makes one such answer at a
-// time, until its handler returns. If the route's latest answer on the socket was long, EnterMaking first waits for as
-// much memory, since an answer made in vain is costly. A handler that waits for something else calls it after that.
-// Errors: those of Reserve.
+// time, until there is memory for it. A handler that waits for something else calls EnterMaking after that. Errors: those
+// of awaitMemory.
 func (r *Request) EnterMaking(ctx context.Context) error {
-	s := r.socket
-	if bytes, ok := s.long.Load(r.matched); ok && r.held.Bytes() == 0 {
-		if _, err := r.Reserve(ctx, bytes.(int)); err != nil {
-			return err
-		}
+	if r.making || r.socket.making.TryAcquire(1) {
+		r.making = true
+		return nil
 	}
-	err := r.TakeTurn(ctx, s.making)
-	r.making = err == nil
-	return err
+	return r.awaitMemory(ctx, func(ctx context.Context) error {
+		err := r.socket.making.Acquire(ctx, 1)
+		r.making = err == nil
+		return err
+	})
 }
 
-// handle calls the route's handler. A long answer for which there is no memory is dropped, and made again once there
-// is.
+// handle calls the route's handler. A long answer to a read is sent when there is memory for it. If there is none, and
+// the request has not entered making, its answer is made again when it has.
 func (s *socket) handle(ctx context.Context, r *Request) (Answer, error) {
+	defer func() {
+		if r.making {
+			r.making = false
+			s.making.Release(1)
+		}
+	}()
 	for {
-		result, err := s.handleOnce(ctx, r)
+		result, err := r.matched.handle(ctx, r)
 		if err == nil && result.Body != nil && r.pretty() {
 			result.Body = result.Body.pretty()
 		}
-		bytes := result.Body.size()
-		again := r.Method == http.MethodGet || r.Method == http.MethodHead // the answer to a change is sent as it is
-		if bytes > ShortBytes {
-			s.long.Store(r.matched, bytes)
-		} else if r.held.Bytes() > 0 {
-			s.long.Delete(r.matched)
+		bytes := min(result.Body.size(), sharedBytes)
+		read := r.Method == http.MethodGet || r.Method == http.MethodHead // the answer to a change is sent as it is
+		if err != nil || !read || bytes <= max(ShortBytes, r.held.bytes) {
+			r.held.keep(bytes)
+			return result, err
 		}
-		if err != nil || !again || bytes <= max(ShortBytes, r.held.Bytes()) {
-			r.held.Keep(bytes)
+		if r.making {
+			_, err := r.Reserve(ctx, bytes)
 			return result, err
 		}
 		if r.reserveNow(bytes) {
 			return result, nil
 		}
 		result = Answer{} //nolint:wastedassign // so that it takes no memory while the request waits
-		if _, err := r.Reserve(ctx, bytes); err != nil {
+		if err := r.EnterMaking(ctx); err != nil {
 			return Answer{}, err
 		}
 	}
-}
-
-func (s *socket) handleOnce(ctx context.Context, r *Request) (Answer, error) {
-	defer func() {
-		if r.making {
-			r.making = false
-			s.making.Leave()
-		}
-	}()
-	return r.matched.handle(ctx, r)
 }

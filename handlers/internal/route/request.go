@@ -16,7 +16,6 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
-	"taskapi/handlers/internal/budget"
 	"taskapi/handlers/internal/transport"
 )
 
@@ -32,12 +31,12 @@ type Request struct {
 	conn       *transport.Conn
 	w          http.ResponseWriter
 	matched    *Route
-	parsed     url.Values   // the query; see parseQuery
-	Unrecorded error        // why a change goes on without a record; nil for one that has it, or needs none
-	recorded   bool         // its result is
-	held       *budget.Hold // memory for the answer, until it is sent; nil for none
-	making     bool         // it has the socket's turn to make an answer; see EnterMaking
-	waited     bool         // a blocking query has waited: an answer that is made again does not wait
+	parsed     url.Values // the query; see parseQuery
+	Unrecorded error      // why a change goes on without a record; nil for one that has it, or needs none
+	recorded   bool       // its result is
+	held       hold       // memory for the answer, until it is sent
+	making     bool       // it has the socket's turn to make an answer; see EnterMaking
+	waited     bool       // a blocking query has waited: an answer that is made again does not wait
 }
 
 // Param returns the named parameter of the path, decoded: chi matches the escaped path.
@@ -214,7 +213,7 @@ func Clip(text string) string {
 // Decode reads the body as one JSON value into v, as Nomad does: it takes any content type and ignores unknown fields.
 // An empty body is an error unless optional; it leaves v alone. Anything after the value is an error.
 func (r *Request) Decode(v any, optional bool) error {
-	if r.held == nil {
+	if r.held.bytes == 0 {
 		if err := r.ReserveBody(0); err != nil {
 			return err
 		}

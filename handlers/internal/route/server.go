@@ -8,9 +8,10 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"golang.org/x/sync/semaphore"
+
 	"taskapi/auth"
 	"taskapi/auth/limitset"
-	"taskapi/handlers/internal/budget"
 	"taskapi/handlers/internal/transport"
 )
 
@@ -79,7 +80,7 @@ type Server struct {
 	router    *Router
 	rows      []Route
 	transport *transport.Server
-	budget    *budget.Budget // of the memory for long answers
+	shared    *semaphore.Weighted // memory for long answers
 	views     [Views]atomic.Pointer[view]
 }
 
@@ -91,7 +92,7 @@ func NewServer(config Config, router *Router, table []Route) *Server {
 		panic("route: the router is that of another table")
 	}
 	return &Server{
-		config: config, router: router, rows: table, budget: budget.New(bulkyBytes),
+		config: config, router: router, rows: table, shared: semaphore.NewWeighted(sharedBytes),
 		transport: transport.New(transport.Config{
 			PeerOf: config.PeerOf, Logger: config.Logger, Heads: config.Limits.Heads, GiveWay: config.GiveWay,
 			ConnContext: connContext,
@@ -103,9 +104,7 @@ func NewServer(config Config, router *Router, table []Route) *Server {
 // have three seconds to finish, blocking queries and streams end at once, and Serve returns nil. The listener is closed
 // and every goroutine and connection is gone by then. Errors: the listener's, with its address.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, owner auth.Owner) error {
-	share := s.budget.Join()
-	defer share.Leave()
 	return s.transport.Serve(ctx, listener, func(on *transport.Socket) transport.Handler {
-		return s.newSocket(on, owner, share).serve
+		return s.newSocket(on, owner).serve
 	})
 }

@@ -7,15 +7,14 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers/apierror"
-	"taskapi/handlers/internal/budget"
 	"taskapi/handlers/internal/transport"
 )
 
@@ -29,20 +28,19 @@ type socket struct {
 	waits   waits
 	changes *rate.Limiter // nil for no limit
 
-	filtering Turn          // to read or apply a filter
-	long      sync.Map      // the length of the latest answer of a *Route, if it was long
-	making    Turn          // to make an answer of unknown length
-	share     *budget.Share // of the memory for long answers
+	filtering *semaphore.Weighted // one at a time reads or applies a filter
+	making    *semaphore.Weighted // one at a time makes an answer of unknown length, or waits for shared memory
+	own       *semaphore.Weighted // memory for long answers
 }
 
-func (s *Server) newSocket(on *transport.Socket, owner auth.Owner, share *budget.Share) *socket {
+func (s *Server) newSocket(on *transport.Socket, owner auth.Owner) *socket {
 	set := s.config.Limits
 	if owner.Task == "" {
 		set = set.Operator()
 	}
 	one := &socket{
-		Server: s, Socket: on, owner: owner, limits: set, waits: waits{most: set.Waits}, share: share,
-		filtering: NewTurn(), making: NewTurn(),
+		Server: s, Socket: on, owner: owner, limits: set, waits: waits{most: set.Waits},
+		filtering: semaphore.NewWeighted(1), making: semaphore.NewWeighted(1), own: semaphore.NewWeighted(ownBytes),
 	}
 	if s.config.Auditor != nil {
 		one.changes = rate.NewLimiter(rate.Limit(set.Changes.PerSecond), set.Changes.Burst)
@@ -101,7 +99,7 @@ func (s *socket) routed(req *Request, route *Route) {
 	}
 	var result Answer
 	err := req.checkQuery()
-	defer req.giveBack()
+	defer req.held.keep(0)
 	if err == nil {
 		result, err = s.handle(ctx, req)
 	}

@@ -46,6 +46,8 @@ func (r *Request) whileAuthorized(parent context.Context, run func(ctx context.C
 // forRecheck returns a copy of the request for recheck. The copy stays as it is when the handler has returned. Its
 // context has ended, so recheck decides at once: it delays no refusal.
 func (r *Request) forRecheck() *Request {
+	ended, end := context.WithCancel(r.Context())
+	end()
 	return &Request{Request: r.WithContext(ended), Principal: r.Principal, conn: r.conn, socket: r.socket}
 }
 
@@ -95,7 +97,7 @@ const (
 // Reserve is Request.Reserve for a long frame, until giveBack is called.
 func (o *StreamWriter) Reserve(bytes int) (giveBack func(), err error) {
 	_, err = o.request.Reserve(o.request.Context(), bytes)
-	return o.request.giveBack, err
+	return func() { o.request.held.keep(0) }, err
 }
 
 // LastWords says why a stream ends, also to a client whose token is not valid any more, if it is still there.

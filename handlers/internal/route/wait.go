@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"taskapi/handlers/apierror"
 )
 
@@ -173,39 +175,25 @@ func IndexOf(query url.Values) (uint64, error) {
 	return index, nil
 }
 
-// Turn lets one at a time do something that takes much memory or time.
-type Turn chan struct{}
-
-// NewTurn returns a turn that nobody has.
-func NewTurn() Turn { return make(Turn, 1) }
-
-// Leave ends a turn that a request has taken.
-func (t Turn) Leave() { <-t }
-
-// TakeTurn waits for a turn. Errors: those of Await, ctx's.
-func (r *Request) TakeTurn(ctx context.Context, t Turn) error {
-	select {
-	case t <- struct{}{}:
+// TakeTurn waits for one unit of a semaphore. Errors: those of Await, ctx's.
+func (r *Request) TakeTurn(ctx context.Context, turns *semaphore.Weighted) error {
+	if turns.TryAcquire(1) {
 		return nil
-	default:
 	}
 	taken := false
 	err := r.Await(ctx, func(ctx context.Context) error {
-		select {
-		case t <- struct{}{}:
-			taken = true
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		err := turns.Acquire(ctx, 1)
+		taken = err == nil
+		return err
 	})
 	if err != nil && taken {
-		t.Leave()
+		turns.Release(1)
 	}
 	return err
 }
 
 // TakeFilters waits for the turn in which a filter is read or applied on the socket. Errors: those of TakeTurn.
 func (r *Request) TakeFilters() (leave func(), err error) {
-	return r.socket.filtering.Leave, r.TakeTurn(r.Context(), r.socket.filtering)
+	filtering := r.socket.filtering
+	return func() { filtering.Release(1) }, r.TakeTurn(r.Context(), filtering)
 }
