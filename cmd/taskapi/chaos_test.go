@@ -139,7 +139,7 @@ func (c *chaos) run(hurt func(*chaos)) {
 		}
 	}
 	until(c.t, c.process, "the task's socket answers to its token", func() bool {
-		return taskAsks(c.t, datadir.Dir(c.dataDir).Alloc(testAllocID), "lines") == nil
+		return taskAsks(datadir.Dir(c.dataDir).Alloc(testAllocID), "lines") == nil
 	})
 	c.untilAtWork()
 	until(c.t, c.process, "lines is signalled", func() bool { return c.signal() == nil })
@@ -165,13 +165,7 @@ func (c *chaos) path(parts ...string) string {
 // ask asks the operator's socket for something. It makes a connection for each request: the one before went with its
 // agent.
 func (c *chaos) ask(request func(*api.Allocations) error) error {
-	token, err := os.ReadFile(datadir.Dir(c.dataDir).OperatorToken(testAllocID))
-	if err != nil {
-		return err
-	}
-	config := api.DefaultConfig()
-	config.Address, config.SecretID = "unix://"+datadir.Dir(c.dataDir).OperatorSocket(testAllocID), string(token)
-	client, err := api.NewClient(config)
+	client, err := operatorOf(c.dataDir, testAllocID)
 	if err != nil {
 		return err
 	}

@@ -135,14 +135,10 @@ func (c *consulRun) registered(alloc string) func() bool {
 
 // checks returns the results that taskapi shows, by name.
 func (c *consulRun) checks() map[string]api.AllocCheckStatus {
-	config := api.DefaultConfig()
-	token, err := os.ReadFile(datadir.Dir(c.dir).OperatorToken(testAllocID))
+	client, err := operatorOf(c.dir, testAllocID)
 	if err != nil {
 		return nil
 	}
-	config.Address, config.SecretID = "unix://"+datadir.Dir(c.dir).OperatorSocket(testAllocID), string(token)
-	client, err := api.NewClient(config)
-	must.OK(c, err)
 	defer client.Close()
 	found, err := client.Allocations().Checks(testAllocID, nil)
 	if err != nil {

@@ -11,8 +11,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/datadir"
-	"taskapi/identity/workload"
 	"taskapi/internal/must"
 )
 
@@ -48,20 +46,16 @@ job "web" {
 // are.
 func stockClient(t *testing.T, p taskapiProcess, dir string) *api.Client {
 	t.Helper()
-	d, config := datadir.Dir(dir), api.DefaultConfig()
-	config.Address = "unix://" + d.OperatorSocket(testAllocID)
 	var client *api.Client
 	until(t, p, "the operator's socket answers", func() (ok bool) {
-		token, err := workload.ReadOperatorToken(d.OperatorToken(testAllocID))
-		if config.SecretID = token; err != nil {
+		var err error
+		if client, err = operatorOf(dir, testAllocID); err != nil {
 			return false
-		}
-		if client, err = api.NewClient(config); err != nil {
-			t.Fatal(err)
 		}
 		_, _, err = client.Allocations().Info(testAllocID, nil)
 		return err == nil
 	})
+	t.Cleanup(client.Close)
 	return client
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/datadir"
 	"taskapi/internal/must"
 )
 
@@ -162,24 +161,11 @@ func TestEventsAcrossProcesses(t *testing.T) {
 			dir := shortDir(t)
 			job := jobFile(t, promptJob)
 			p := startProcess(t, dir, job)
-			operator := func() *api.Client {
-				until(t, p, "it answers", func() bool { return exists(datadir.Dir(dir).OperatorToken(testAllocID)) })
-				config := api.DefaultConfig()
-				config.Address = "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID)
-				config.SecretID = strings.TrimSpace(readFile(t, datadir.Dir(dir).OperatorToken(testAllocID)))
-				client := must.Get(api.NewClient(config))(t)
-				t.Cleanup(client.Close)
-				until(t, p, "the operator is answered", func() bool {
-					_, _, err := client.Allocations().Info(testAllocID, nil)
-					return err == nil
-				})
-				return client
-			}
 			running := func(line streamLine) bool {
 				alloc := allocIn(line)
 				return alloc != nil && alloc.ClientStatus == api.AllocClientStatusRunning
 			}
-			next, done := openEvents(t, operator(), 0)
+			next, done := openEvents(t, stockClient(t, p, dir), 0)
 			_, last := untilEvent(t, next, "the task runs", running)
 			end(t, p)
 			for line, err := next(); err == nil; line, err = next() {
@@ -189,7 +175,7 @@ func TestEventsAcrossProcesses(t *testing.T) {
 
 			p = startProcess(t, dir, job)
 			t.Cleanup(func() { kill(t, p) })
-			client := operator()
+			client := stockClient(t, p, dir)
 			next, done = openEvents(t, client, last+1)
 			defer done()
 			must.Get(client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil))(t)

@@ -135,7 +135,7 @@ func TestSDKFiles(t *testing.T) {
 		t.Errorf("the operator reads %q, %v", text, err)
 	}
 	// by taskapi's user
-	proxied := overTCP(t, startProxy(t, r, "demo", "server"), r.file("server", "secrets", "nomad_token"))
+	proxied := sdk(t, startProxy(t, r, "demo", "server"), r.file("server", "secrets", "nomad_token"))
 	for _, client := range []*api.Client{task, proxied} {
 		if _, err := content(client.AllocFS().Cat(alloc, "alloc/data/other", nil)); os.Geteuid() == 0 {
 			fails(t, "another task's own file", err, 403, "alloc/data/other: permission denied for the task's user")

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,12 +61,7 @@ func fleetMachines(t *testing.T) (machines []station, env []string) {
 // client returns a client of the machine's operator.
 func (s station) client(t *testing.T) *api.Client {
 	t.Helper()
-	alloc := filepath.Join(s.dir, "allocs", s.id())
-	token := must.Read(t, filepath.Join(alloc, "operator.token"))
-	config := api.DefaultConfig()
-	config.Address, config.SecretID = "unix://"+filepath.Join(alloc, "operator.sock"), strings.TrimSpace(string(token))
-	client := must.Get(api.NewClient(config))(t)
-	return client
+	return must.Get(operatorOf(s.dir, s.id()))(t)
 }
 
 // TestFleetOfMachines: the operator of each machine lists the allocations of all, what one revokes all refuse, and each
@@ -109,12 +101,8 @@ func TestFleetOfMachines(t *testing.T) {
 	socket := filepath.Join(two.dir, "keys.sock")
 	server := startCommandWith(t, self, env, "keyring", "serve", "-data-dir", two.dir, "--listen", "unix://"+socket)
 	t.Cleanup(func() { _ = server.Process.Signal(os.Interrupt); _ = server.Wait() })
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}
-	serving := http.Client{Transport: &http.Transport{DialContext: dial}}
 	until(t, server, "serves the keys of both", func() bool {
-		response, err := serving.Get("http://localhost/.well-known/jwks.json")
+		response, err := overUnix(socket).Get("http://localhost/.well-known/jwks.json")
 		if err != nil {
 			return false
 		}

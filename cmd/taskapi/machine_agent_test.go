@@ -68,7 +68,7 @@ func (a *machineAgent) taskapi(args ...string) string {
 	return string(out)
 }
 
-// sdk returns Nomad's SDK on a socket, with a token.
+// sdk returns Nomad's SDK on an address, with a token.
 func sdk(t *testing.T, address, token string) *api.Client {
 	t.Helper()
 	client := must.Get(api.NewClient(&api.Config{Address: address, SecretID: token}))(t)
@@ -79,11 +79,10 @@ func sdk(t *testing.T, address, token string) *api.Client {
 // client returns the SDK on the machine's socket.
 func (a *machineAgent) client() *api.Client {
 	a.once.Do(func() {
-		token, err := os.ReadFile(filepath.Join(a.data, "operator.token"))
-		if err != nil {
+		client, err := sdkOn(filepath.Join(a.data, "operator.sock"), filepath.Join(a.data, "operator.token"))
+		if a.sdk = client; err != nil {
 			a.t.Error(err)
 		}
-		a.sdk = sdk(a.t, "unix://"+filepath.Join(a.data, "operator.sock"), string(token))
 	})
 	return a.sdk
 }
@@ -283,36 +282,6 @@ func TestAgentChangesTheCount(t *testing.T) {
 	if strings.Count(all, "running ") != 2 || strings.Count(all, "complete ") != 3 {
 		t.Errorf("the job has the allocations %q, want two that run", all)
 	}
-}
-
-// TestAgentReverts: all allocations of a job get the earlier version.
-func TestAgentReverts(t *testing.T) {
-	t.Parallel()
-	a := startAgent(t, shortDir(t))
-	job := parsedJob(t, pairJob)
-	job.TaskGroups[0].Update = &api.UpdateStrategy{MaxParallel: new(0)} // both at once, without waiting for health
-	a.register(job)
-	job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "1"}
-	a.register(job)
-	if _, _, err := a.client().Jobs().Revert("pair", 1, nil, nil, "", ""); answeredStatus(err) != http.StatusBadRequest {
-		t.Errorf("a revert to the present version: %v", err)
-	}
-	if _, _, err := a.client().Jobs().Revert("pair", 0, new(uint64(7)), nil, "", ""); err == nil {
-		t.Error("a revert from version 7, which nothing runs, is made")
-	}
-	if _, _, err := a.client().Jobs().Revert("pair", 0, nil, nil, "", ""); err != nil {
-		t.Fatal(err)
-	}
-	until(t, a.taskapiProcess, "reverts both allocations", func() bool {
-		all, _, err := a.client().Jobs().Allocations("pair", true, nil)
-		for _, stub := range all {
-			alloc, _, err := a.client().Allocations().Info(stub.ID, nil)
-			if err != nil || alloc.ClientStatus != "running" || alloc.Job.TaskGroups[0].Tasks[0].Env["VERSION"] != "" {
-				return false
-			}
-		}
-		return err == nil && len(all) == 2
-	})
 }
 
 // TestAgentIsOne: a second agent of a data directory ends with exit code 1, since it may start later.

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"runtime"
 	"strconv"
@@ -73,15 +72,6 @@ func (t tests) Run() int {
 	}
 	defer os.RemoveAll(programs)
 	return t.M.Run()
-}
-
-func dialUnix(t *testing.T, path string) (net.Conn, error) {
-	t.Helper()
-	conn, err := net.Dial("unix", path)
-	if err == nil {
-		t.Cleanup(func() { conn.Close() })
-	}
-	return conn, err
 }
 
 // testEnvironment returns the process around a command that a test runs.

@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -112,13 +110,6 @@ func newNetwork(t *testing.T) *network {
 		t.Fatal("etcd never answers")
 	}
 	return n
-}
-
-func overUnix(path string) *http.Client {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", path)
-	}
-	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 }
 
 // ask asks etcd.
@@ -305,12 +296,8 @@ func (n *network) isolate(t *testing.T) {
 // onItsOwn holds what goes on, on a machine that was cut off, and what does not.
 func onItsOwn(t *testing.T, a station) {
 	t.Helper()
-	secrets := filepath.Join(datadir.Dir(a.dir).Alloc(a.id()), "t", "secrets")
-	config := api.DefaultConfig()
-	config.Address = "unix://" + filepath.Join(secrets, "api.sock")
-	config.SecretID = string(must.Read(t, filepath.Join(secrets, "nomad_token")))
-	task, err := api.NewClient(config)
-	must.OK(t, err)
+	alloc := datadir.Dir(a.dir).Alloc(a.id())
+	task := must.Get(taskOf(alloc, "t"))(t)
 	if _, _, err := task.Allocations().Info(a.id(), nil); err != nil {
 		t.Errorf("the task's token on its machine alone: %v", err)
 	}
@@ -319,12 +306,8 @@ func onItsOwn(t *testing.T, a station) {
 	if err != nil || !slices.ContainsFunc(services, mine) {
 		t.Errorf("services of a machine on its own: %v, %v", services, err)
 	}
-	put, err := http.NewRequest(http.MethodPut, "http://localhost/v1/var/lost", strings.NewReader(`{"Items":{"k":"v"}}`))
-	must.OK(t, err)
-	alloc := datadir.Dir(a.dir).Alloc(a.id())
-	put.Header.Set("X-Nomad-Token", strings.TrimSpace(string(must.Read(t, filepath.Join(alloc, "operator.token")))))
-	r, err := overUnix(filepath.Join(alloc, "operator.sock")).Do(put)
-	must.OK(t, err)
+	r := must.Get(send(t.Context(), filepath.Join(alloc, "operator.sock"), readFile(t, filepath.Join(alloc, "operator.token")),
+		http.MethodPut, "/v1/var/lost", `{"Items":{"k":"v"}}`))(t)
 	defer r.Body.Close()
 	if r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" {
 		t.Errorf("a variable is written without etcd: %s, %v", r.Status, r.Header)

@@ -3,12 +3,10 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -343,18 +341,13 @@ type nomadAPI struct {
 
 func (n nomadAPI) send(t *testing.T, method, path string, body []byte, headers map[string]string) *http.Response {
 	t.Helper()
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", n.r.layout.OperatorSocket(testAllocID))
-	}
 	request, err := http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, bytes.NewReader(body))
 	must.OK(t, err)
 	request.Header.Set("X-Nomad-Token", n.r.file("operator.token"))
 	for name, value := range headers {
 		request.Header.Set(name, value)
 	}
-	answer, err := (&http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}).Do(request)
-	must.OK(t, err)
-	return answer
+	return must.Get(overUnix(n.r.layout.OperatorSocket(testAllocID)).Do(request))(t)
 }
 
 // do sends the request that was answered so, and returns the status, the headers with an index and the value of the

@@ -50,22 +50,15 @@ func startProxy(t *testing.T, r *running, args ...string) string {
 	return url
 }
 
-// overTCP returns the SDK on an address with a token.
-func overTCP(t *testing.T, url, token string) *api.Client {
-	t.Helper()
-	client := must.Get(api.NewClient(&api.Config{Address: url, SecretID: token}))(t)
-	t.Cleanup(client.Close)
-	return client
-}
-
 // TestProxy: the SDK works over TCP as it does on the socket, also with what never ends or is no HTTP.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)
 	r.operator()
-	client := overTCP(t, startProxy(t, r), r.file("operator.token"))
-	walk(t, r, client)
-
+	client := sdk(t, startProxy(t, r), r.file("operator.token"))
+	if stubs, _, err := client.Allocations().List(nil); err != nil || len(stubs) != 1 {
+		t.Errorf("allocations: %+v, %v", stubs, err)
+	}
 	input := make([]byte, 1<<20)
 	_, _ = rand.Read(input)
 	if out, _, code, err := sdkExec(t, client, "server", bytes.NewReader(input), "cat"); out != string(input) ||
@@ -165,7 +158,7 @@ func TestProxyOfOneUser(t *testing.T) {
 	if out := asNobody(forOne, many); strings.Count(out, "with --any-user") != many {
 		t.Errorf("another user gets %s", out)
 	}
-	if _, _, err := overTCP(t, forOne, r.file("operator.token")).Allocations().List(nil); err != nil {
+	if _, _, err := sdk(t, forOne, r.file("operator.token")).Allocations().List(nil); err != nil {
 		t.Errorf("after the bad tokens of another user, the proxy's user gets %v", err)
 	}
 }
@@ -213,12 +206,12 @@ func TestProxyAsATask(t *testing.T) {
 	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
 	must.OK(t, err)
 	url := "http://127.0.0.1:" + strconv.Itoa(alloc.AllocatedResources.Shared.Ports[0].Value)
-	own := overTCP(t, url, r.file("server", "secrets", "nomad_token"))
+	own := sdk(t, url, r.file("server", "secrets", "nomad_token"))
 	r.eventually("served", func() bool {
 		stubs, _, err := own.Allocations().List(nil)
 		return err == nil && len(stubs) == 1
 	})
-	if _, _, err := overTCP(t, url, r.file("other", "secrets", "nomad_token")).Allocations().List(nil); err == nil {
+	if _, _, err := sdk(t, url, r.file("other", "secrets", "nomad_token")).Allocations().List(nil); err == nil {
 		t.Error("another task's token is good there")
 	}
 }

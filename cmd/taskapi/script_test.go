@@ -26,7 +26,6 @@ import (
 	"taskapi/allocrunner"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
-	"taskapi/socket"
 )
 
 // TestScripts runs the program as people do: testdata/script/*.txtar, with the commands below besides testscript's own.
@@ -287,16 +286,9 @@ func ask(ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return socket.Dial(ctx, args[0])
-	}}
-	defer transport.CloseIdleConnections()
-	req, err := http.NewRequest(http.MethodGet, "http://taskapi"+args[2], nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("X-Nomad-Token", string(token))
-	resp, err := (&http.Client{Transport: transport, Timeout: polltest.Deadline()}).Do(req)
+	ctx, cancel := context.WithTimeout(context.Background(), polltest.Deadline())
+	defer cancel()
+	resp, err := send(ctx, args[0], string(token), http.MethodGet, args[2], "")
 	if err != nil {
 		return err
 	}

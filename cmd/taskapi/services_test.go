@@ -168,16 +168,12 @@ func (n *neighbours) stop(id string) {
 }
 
 // operator returns the SDK on an allocation's operator socket.
-func (n *neighbours) operator(id string) (*api.Client, error) {
-	d := datadir.Dir(n.dir)
-	return sdkOn(d.OperatorSocket(id), d.OperatorToken(id))
-}
+func (n *neighbours) operator(id string) (*api.Client, error) { return operatorOf(n.dir, id) }
 
 // finder returns the SDK on the finder's own socket, with its own identity.
 func (n *neighbours) finder() *api.Client {
 	n.t.Helper()
-	client, err := sdkOn(n.finderPath("api.sock"), n.finderPath("nomad_token"))
-	must.OK(n.t, err)
+	client := must.Get(taskOf(datadir.Dir(n.dir).Alloc(finderID), "finder"))(n.t)
 	n.t.Cleanup(client.Close)
 	return client
 }
@@ -186,14 +182,24 @@ func (n *neighbours) finderPath(name string) string {
 	return filepath.Join(datadir.Dir(n.dir).Alloc(finderID), "finder", "secrets", name)
 }
 
+// operatorOf returns the SDK as the operator of an allocation, which may not answer yet.
+func operatorOf(dataDir, id string) (*api.Client, error) {
+	d := datadir.Dir(dataDir)
+	return sdkOn(d.OperatorSocket(id), d.OperatorToken(id))
+}
+
+// taskOf returns the SDK as a task of an allocation, over the task's own socket.
+func taskOf(alloc, task string) (*api.Client, error) {
+	secrets := filepath.Join(alloc, task, "secrets")
+	return sdkOn(filepath.Join(secrets, "api.sock"), filepath.Join(secrets, "nomad_token"))
+}
+
 func sdkOn(socket, tokenFile string) (*api.Client, error) {
 	token, err := os.ReadFile(tokenFile)
 	if err != nil {
 		return nil, err
 	}
-	config := api.DefaultConfig()
-	config.Address, config.SecretID = "unix://"+socket, strings.TrimSpace(string(token))
-	return api.NewClient(config)
+	return api.NewClient(&api.Config{Address: "unix://" + socket, SecretID: strings.TrimSpace(string(token))})
 }
 
 // found waits, by blocking queries of the finder, until so many allocations have registered a service, and returns

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/must"
@@ -189,7 +187,7 @@ func TestTasksSurviveAKill(t *testing.T) {
 	if got := shownPort(t, dir); got != port {
 		t.Errorf("port %d, was %d", got, port)
 	}
-	until(t, second, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
+	until(t, second, "the task's socket answers to its token", func() bool { return taskAsks(alloc, "counter") == nil })
 	kill(t, second)
 	untilCounted(t, second, path("alloc", "logs", "counter.stdout.0"))
 	writeFile(t, path("counter", "local", "stop"), "")
@@ -218,15 +216,8 @@ func kill(t *testing.T, p taskapiProcess) {
 }
 
 // taskAsks has a task's token tried on its socket.
-func taskAsks(t *testing.T, alloc, task string) error {
-	t.Helper()
-	token, err := os.ReadFile(filepath.Join(alloc, task, "secrets", "nomad_token"))
-	if err != nil {
-		return err
-	}
-	config := api.DefaultConfig()
-	config.Address, config.SecretID = "unix://"+filepath.Join(alloc, task, "secrets", "api.sock"), string(token)
-	client, err := api.NewClient(config)
+func taskAsks(alloc, task string) error {
+	client, err := taskOf(alloc, task)
 	if err != nil {
 		return err
 	}
@@ -291,7 +282,7 @@ func TestAnotherJobIsNotResumed(t *testing.T) {
 		t.Errorf("got %v:\n%s", err, refused.out)
 	}
 	again := startProcess(t, dir, filepath.Join(files, "a.nomad.hcl"))
-	until(t, again, "resumed", func() bool { return taskAsks(t, datadir.Dir(dir).Alloc(testAllocID), "counter") == nil })
+	until(t, again, "resumed", func() bool { return taskAsks(datadir.Dir(dir).Alloc(testAllocID), "counter") == nil })
 	if now, _ := os.ReadFile(pidFile); string(now) != string(pid) {
 		t.Errorf("the task was started again: process %s, was %s", now, pid)
 	}

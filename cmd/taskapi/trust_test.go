@@ -33,39 +33,6 @@ func taskapi(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// TestKeysChangeUnderARunningAgent rotates and removes keys with commands of their own.
-func TestKeysChangeUnderARunningAgent(t *testing.T) {
-	t.Parallel()
-	r := startRun(t, shortDir(t), testJob)
-	r.operator()
-	socket := r.layout.OperatorSocket(testAllocID)
-	allowed := func(token string) bool {
-		_, err := r.client(socket, token).Status().Leader()
-		return err == nil
-	}
-	oldOperator, oldTask := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
-	var before []struct{ KeyID string }
-	if err := json.Unmarshal([]byte(taskapi(t, "keyring", "list", "--json", "--data-dir", string(r.layout))),
-		&before); err != nil || len(before) != 1 {
-		t.Fatalf("%v, %v", before, err)
-	}
-	taskapi(t, "keyring", "rotate", "--data-dir", string(r.layout))
-	if !allowed(oldOperator) {
-		t.Fatal("a token of the rotated key is refused")
-	}
-	taskapi(t, "keyring", "remove", "--data-dir", string(r.layout), before[0].KeyID)
-	r.eventually("refused", func() bool { return !allowed(oldOperator) })
-	r.eventually("replaced", func() bool {
-		return r.file("operator.token") != oldOperator && r.file("server", "secrets", "nomad_token") != oldTask
-	})
-	if allowed(oldOperator) || !allowed(r.file("operator.token")) {
-		t.Error("the old token is let in, or the new one is not")
-	}
-	if _, err := r.task().Status().Leader(); err != nil {
-		t.Errorf("the task's new token: %v", err)
-	}
-}
-
 // TestAnotherIssuer trusts key sets for tasks, never for the operator, each for what it may vouch for: this
 // allocation's job and task, under the issuer's name and for the audience that the flag says.
 func TestAnotherIssuer(t *testing.T) {
@@ -206,9 +173,7 @@ func TestAuditLogThatIsRenamed(t *testing.T) {
 	dir := shortDir(t)
 	p := startProcess(t, dir, jobFile(t, promptJob), "-o",
 		"audit.path="+log)
-	client := must.Get(api.NewClient(&api.Config{Address: "unix://" + datadir.Dir(dir).OperatorSocket(testAllocID),
-		SecretID: "garbage"}))(t)
-	defer client.Close()
+	client := sdk(t, "unix://"+datadir.Dir(dir).OperatorSocket(testAllocID), "garbage")
 	refused := 0
 	refuse := func() bool {
 		_, err := client.Status().Leader()
@@ -304,30 +269,4 @@ func TestRenewedTokenIsNeverRefused(t *testing.T) {
 		}
 		return len(tokens) == 3
 	})
-}
-
-// TestMetricsAreTheOperatorsAlone reads what the rooms have counted.
-func TestMetricsAreTheOperatorsAlone(t *testing.T) {
-	t.Parallel()
-	r := startRun(t, shortDir(t), testJob)
-	operator := r.operator()
-	if _, err := r.client(r.layout.OperatorSocket(testAllocID), "garbage").Status().Leader(); err == nil {
-		t.Error("garbage is let in")
-	}
-	text := must.Get(operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}}))(t)
-	for _, want := range []string{
-		`taskapi_door_refused_total{reason="malformed"} 1`,
-		"taskapi_door_cache_misses_total", "taskapi_door_verify_seconds_total", "taskapi_socket_connections_accepted_total",
-	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("no %s in:\n%s", want, text)
-		}
-	}
-	if summary, _, err := operator.Operator().MetricsSummary(nil); err != nil || len(summary.Counters) == 0 {
-		t.Errorf("JSON: %+v, %v", summary, err)
-	}
-	if _, err := r.task().Operator().Metrics(nil); err == nil ||
-		!strings.Contains(err.Error(), "403 (Permission denied)") {
-		t.Errorf("as a task: got %v, want 403", err)
-	}
 }

@@ -514,9 +514,7 @@ func TestUIDocs(t *testing.T) {
 			}
 		}
 		if path, ok := strings.CutPrefix(listen, "unix://"); ok {
-			p.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return (&net.Dialer{}).DialContext(ctx, "unix", path)
-			}}
+			p.Transport = overUnix(path).Transport
 		}
 		if status, body, _ := p.request(http.MethodGet, link, nil); status != http.StatusOK {
 			t.Errorf("'taskapi ui%s': the link gives %d %s", command, status, body)

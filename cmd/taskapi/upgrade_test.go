@@ -121,14 +121,14 @@ func TestUpgrade(t *testing.T) {
 	upgraded := startProgram(t, next, dir, file)
 	until(t, upgraded, "the new one answers", func() bool { return answeringVersion(t, dir) == nextVersion })
 	until(t, upgraded, "the task's socket answers to its token", func() bool {
-		return taskAsks(t, alloc, "counter") == nil
+		return taskAsks(alloc, "counter") == nil
 	})
 	same("the new version")
 	kill(t, upgraded)
 
 	back := startProcess(t, dir, file)
 	until(t, back, "the old one answers", func() bool { return answeringVersion(t, dir) == version })
-	until(t, back, "the task's socket answers to its token", func() bool { return taskAsks(t, alloc, "counter") == nil })
+	until(t, back, "the task's socket answers to its token", func() bool { return taskAsks(alloc, "counter") == nil })
 	same("the old version again")
 	untilCounted(t, back, filepath.Join(alloc, "alloc", "logs", "counter.stdout.0"))
 	writeFile(t, filepath.Join(alloc, "counter", "local", "stop"), "")

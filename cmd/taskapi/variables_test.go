@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,13 +23,7 @@ import (
 // askOver sends one request over a socket and returns its status, index and body.
 func askOver(t *testing.T, addr, token, method, path, body string) (status int, index, answer string) {
 	t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn,
-		error) {
-		return new(net.Dialer).DialContext(ctx, "unix", addr)
-	}}
-	request := must.Get(http.NewRequestWithContext(t.Context(), method, "http://local"+path, strings.NewReader(body)))(t)
-	request.Header.Set("X-Nomad-Token", strings.TrimSpace(token))
-	response := must.Get(transport.RoundTrip(request))(t)
+	response := must.Get(send(t.Context(), addr, token, method, path, body))(t)
 	defer response.Body.Close()
 	content := must.Get(io.ReadAll(response.Body))(t)
 	return response.StatusCode, response.Header.Get("X-Nomad-Index"), string(content)
