@@ -99,7 +99,8 @@ type Config struct {
 	// Events are the events of GET /v1/event/stream, which is 404 without Events.
 	Events *events.Log
 
-	machine *search.Machine // nil for the socket of one allocation
+	machine *search.Machine       // nil for the socket of one allocation
+	keep    func(*api.Evaluation) // takes those that a machine makes for ended allocations; nil without a machine
 }
 
 // keyID returns SigningKeyID, or a function that returns no ID.
@@ -134,6 +135,7 @@ func New(config Config) *API {
 func NewMachine(config Config, of machine.Machine) *API {
 	made := new(machine.Evaluations)
 	config.machine = &search.Machine{Allocations: of.Allocations, Evaluations: made.All}
+	config.keep = made.Add
 	rows := machine.Routes(machine.Config{
 		Machine: of, Parser: config.Parser, Evaluations: made, KeyID: config.keyID(),
 		Variables: events.Config{Variables: config.feed()}.OfVariables,
@@ -187,6 +189,9 @@ func table(c Config) []route.Route {
 	keyID := c.keyID()
 	evaluations := evaluations.New(func(e *api.Evaluation, of *api.Allocation) {
 		c.Events.AnnounceEvaluation(c.Allocs, e, of)
+		if c.keep != nil {
+			c.keep(e)
+		}
 	})
 	nodes := c.Node
 	nodes.Fleet = c.Fleet

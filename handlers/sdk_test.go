@@ -42,6 +42,9 @@ func TestSDKAgent(t *testing.T) {
 	if err != nil || self.Stats["client"]["node_id"] != otherID || self.Member.Tags["build"] != "2.0.6-dev" {
 		t.Errorf("self = %+v, %v", self, err)
 	}
+	if ui, _ := self.Config["UI"].(map[string]any); ui["ShowCLIHints"] != false {
+		t.Errorf("the nomad command points to a web UI, which is not there: %+v", self.Config)
+	}
 	if region, err := client.Agent().Region(); region != "global" || err != nil {
 		t.Errorf("region = %q, %v", region, err)
 	}

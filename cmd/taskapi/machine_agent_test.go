@@ -260,6 +260,21 @@ func TestAgentOnWhatHasEnded(t *testing.T) {
 	if placed.PlanAnnotations == nil || placed.PlanAnnotations.DesiredTGUpdates["g"].Place != 1 || placed.Type != "batch" {
 		t.Errorf("it was placed by the evaluation %+v", placed)
 	}
+	over, _, err := client.Allocations().Info(allocs[0].ID, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, err := client.Allocations().Stop(over, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made, _, err := client.Evaluations().Info(stop.EvalID, nil); err != nil || made.TriggeredBy != "alloc-stop" {
+		t.Errorf("its stop made the evaluation %+v, %v", made, err)
+	}
+	if err := client.Allocations().Signal(over, nil, "t", "SIGHUP"); err == nil ||
+		!strings.Contains(err.Error(), "Task not running") {
+		t.Errorf("a signal to its task: %v", err)
+	}
 }
 
 // TestAgentChangesTheCount: a version of the job with a larger count, or with another group, starts what is missing.

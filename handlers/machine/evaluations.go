@@ -36,8 +36,8 @@ func evaluationOf(id, namespace, job, trigger string, index uint64) *api.Evaluat
 	}
 }
 
-// add keeps an evaluation, or a later version of it.
-func (e *Evaluations) add(made *api.Evaluation) {
+// Add keeps an evaluation, or a later version of it.
+func (e *Evaluations) Add(made *api.Evaluation) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if i := slices.IndexFunc(e.latest, func(known *api.Evaluation) bool { return known.ID == made.ID }); i >= 0 {

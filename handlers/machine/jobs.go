@@ -59,7 +59,7 @@ func (h *handlers) register(ctx context.Context, r *route.Request, want *api.Job
 	e := evaluationOf(uuid.NewString(), *want.Job.Namespace, *want.Job.ID, "job-register", index)
 	e.Type, e.Priority = cmp.Or(ptr.Deref(want.Job.Type), e.Type), cmp.Or(ptr.Deref(want.Job.Priority), e.Priority)
 	e.Status = api.EvalStatusPending
-	h.Evaluations.add(e)
+	h.Evaluations.Add(e)
 	modified := index
 	select {
 	case err := <-result:
@@ -106,7 +106,7 @@ func (h *handlers) finish(ctx context.Context, e *api.Evaluation, before string,
 	if id := h.deploymentID(ctx, e.Namespace, e.JobID); id != before {
 		ended.DeploymentID = id
 	}
-	h.Evaluations.add(&ended)
+	h.Evaluations.Add(&ended)
 }
 
 // deploymentID returns the ID of a job's latest deployment, empty for none.
@@ -234,7 +234,7 @@ func (h *handlers) deregister(ctx context.Context, r *route.Request) (route.Answ
 	}
 	index := h.Machine.Index()
 	e := evaluationOf(uuid.NewString(), namespace, job, "job-deregister", index)
-	h.Evaluations.add(e)
+	h.Evaluations.Add(e)
 	return route.Indexed(registered{
 		EvalID: e.ID, EvalCreateIndex: index, JobModifyIndex: index, Meta: wire.Meta{Index: index},
 	}, index)

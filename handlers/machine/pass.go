@@ -359,7 +359,7 @@ func (h *handlers) noteEvaluation(r *route.Request, alloc *api.Allocation, conte
 	if made.DispatchedJobID != "" {
 		e.JobID = made.DispatchedJobID
 	}
-	h.Evaluations.add(e)
+	h.Evaluations.Add(e)
 }
 
 // jobURL returns the URL of a route below a job's.

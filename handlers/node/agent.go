@@ -253,7 +253,7 @@ func (a *Agent) settings() map[string]any {
 		"Telemetry": map[string]any{
 			"PrometheusMetrics": true, "PublishAllocationMetrics": true, "PublishNodeMetrics": true,
 		},
-		"UI": map[string]any{"Enabled": false}, // on this socket
+		"UI": map[string]any{"Enabled": false, "ShowCLIHints": false}, // on this socket
 	}
 }
 

@@ -72,7 +72,7 @@ func (o *over) Kill()                                              {}
 func (o *over) RestartTask(context.Context, string) error          { return interfaces.ErrTerminal }
 func (o *over) RestartRunning(context.Context) error               { return interfaces.ErrTerminal }
 func (o *over) RestartAll(context.Context) error                   { return interfaces.ErrTerminal }
-func (o *over) Signal(context.Context, string, string) error       { return interfaces.ErrTerminal }
+func (o *over) Signal(context.Context, string, string) error       { return interfaces.ErrTaskNotRunning }
 func (o *over) Exec(context.Context, interfaces.ExecRequest) (interfaces.ExecSession, error) {
 	return nil, interfaces.ErrTaskNotRunning
 }
