@@ -143,6 +143,11 @@ var deliberate = []struct{ where, what, why string }{
 		"its version, beside Nomad's",
 	},
 	{
+		`UI\.ShowCLIHints is absent`,
+		"the `UI` of `/v1/agent/self` has `ShowCLIHints`, false",
+		"the `nomad` command would point to a web UI, which is not there",
+	},
+	{
 		`\.stats\.(raft|serf)`,
 		"`/v1/agent/self` has of `raft` only `num_peers`, no `serf`, and of the `config` only `ACL`, `Client`, " +
 			"`Datacenter`, `DisableUpdateCheck`, `EnableDebug`, `NodeName`, `Region`, `Server`, `TLSConfig`, " +
