@@ -12,12 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
+
+	"taskapi/internal/wake"
 )
 
 const (
-	// minBackoff and maxBackoff bound the pause after a failed accept, as in net/http's Serve.
-	minBackoff = 5 * time.Millisecond
-	maxBackoff = time.Second
 	// requestTime is how long a refused client may take to begin its request. Go's net/http drops a connection on which
 	// the answer comes before the request, without showing the answer.
 	requestTime = 100 * time.Millisecond
@@ -82,11 +81,11 @@ func newListener(cfg Config, inner *net.UnixListener, dir directory, id fileID) 
 // Accept returns the next connection, a *Conn. It retries after every failure, answers and closes connections over a
 // limit, closes those whose peer is unknown, and returns net.ErrClosed after the listener was closed.
 func (l *Listener) Accept() (net.Conn, error) {
-	for pause := minBackoff; ; {
+	for retry := (wake.Backoff{First: 5 * time.Millisecond, Last: time.Second}); ; { // as in net/http's Serve
 		raw, err := l.inner.AcceptUnix()
 		switch {
 		case err == nil:
-			pause = minBackoff
+			retry.Reset()
 			if c := l.admit(raw); c != nil {
 				return c, nil
 			}
@@ -94,12 +93,11 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, &net.OpError{Op: "accept", Net: "unix", Addr: l.Addr(), Err: net.ErrClosed}
 		default:
 			// Out of descriptors or memory, as a rule, which passes.
-			l.warn("accept failed", "error", err, "pause", pause)
+			l.warn("accept failed", "error", err)
 			select {
-			case <-time.After(pause):
+			case <-time.After(retry.Pause()):
 			case <-l.done:
 			}
-			pause = min(2*pause, maxBackoff)
 		}
 	}
 }

@@ -80,10 +80,10 @@ type Provider struct {
 
 	// Only Run uses the fields below.
 	// IDs of services that the agent has, with the token of the registration, empty when unknown.
-	has      map[string]string
-	answers  bool   // the last round reached its end, even if services were refused
-	failures int    // rounds in a row in which something failed
-	logged   string // the error that was logged last
+	has     map[string]string
+	answers bool         // the last round reached its end, even if services were refused
+	retry   wake.Backoff // after rounds in a row in which something failed
+	logged  string       // the error that was logged last
 }
 
 var _ interfaces.CheckingProvider = (*Provider)(nil)

@@ -44,20 +44,20 @@ const (
 // Follow does what templates.Source says.
 func (r *Reader) Follow(ctx context.Context, q render.Query, _ []byte, send func(render.Answer, error)) {
 	var last render.Answer
-	index, failures, has := uint64(0), 0, false
+	var retry wake.Backoff
+	index, has := uint64(0), false
 	for ctx.Err() == nil {
 		answer, next, err := r.read(ctx, q, index)
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			failures++
 			index = 0
 			send(render.Answer{}, err)
-			_ = wake.Sleep(ctx, wake.Retry(failures))
+			_ = retry.Sleep(ctx) // the loop sees that ctx has ended
 			continue
 		}
-		failures = 0
+		retry.Reset()
 		if !has || !reflect.DeepEqual(answer, last) {
 			has, last = true, answer
 			send(answer, nil)

@@ -45,18 +45,15 @@ func (p *Provider) Run(ctx context.Context) {
 		case <-p.wake:
 		case <-sync.C:
 		}
-		p.sync(ctx)
-		pause := wake.Jitter(p.period)
-		if p.failures > 0 {
-			pause = wake.Retry(p.failures)
-		}
-		sync.Reset(pause)
+		sync.Reset(p.sync(ctx))
 		ask.Reset(p.askPeriod())
 	}
 }
 
 // news reports whether an error is new since the last round: the agent is away, or refuses something.
-func (p *Provider) news(err error) bool { return err != nil && (p.failures == 0 || !refused(err)) }
+func (p *Provider) news(err error) bool {
+	return err != nil && (p.retry.Failures == 0 || !refused(err))
+}
 
 // askPeriod returns the time between two reads of the results of checks. It is shorter than the shortest interval of a
 // check that the agent makes.
@@ -74,8 +71,8 @@ func (p *Provider) askPeriod() time.Duration {
 	return period
 }
 
-// sync makes one round.
-func (p *Provider) sync(ctx context.Context) {
+// sync makes one round, and returns the pause after it.
+func (p *Provider) sync(ctx context.Context) time.Duration {
 	p.mu.Lock()
 	upTo := p.latest
 	p.mu.Unlock()
@@ -89,26 +86,27 @@ func (p *Provider) sync(ctx context.Context) {
 	p.round = make(chan struct{})
 	p.mu.Unlock()
 	if ctx.Err() != nil {
-		return
+		return 0
 	}
 	p.answers = err == nil
-	p.tell(refusals, err)
+	return p.tell(refusals, err)
 }
 
 // quiet is how many rounds with the same error are one line in the log: an hour's.
 const quiet = 120
 
-// tell counts the rounds that fail, and logs an error when it changes.
-func (p *Provider) tell(refusals, err error) {
+// tell counts the rounds that fail, logs an error when it changes, and returns the pause until the next round.
+func (p *Provider) tell(refusals, err error) time.Duration {
 	all := errors.Join(refusals, err)
 	if all == nil {
-		if p.failures > 0 {
-			p.cfg.Logger.Info("Consul's agent accepts the services again", "failures", p.failures)
+		if p.retry.Failures > 0 {
+			p.cfg.Logger.Info("Consul's agent accepts the services again", "failures", p.retry.Failures)
 		}
-		p.failures, p.logged = 0, ""
-		return
+		p.retry.Reset()
+		p.logged = ""
+		return wake.Jitter(p.period)
 	}
-	p.failures++
+	pause := p.retry.Pause()
 	// Without digits: two errors that differ by a port or by the time of day are one.
 	wrong := strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' {
@@ -116,14 +114,15 @@ func (p *Provider) tell(refusals, err error) {
 		}
 		return r
 	}, all.Error())
-	if wrong != p.logged || p.failures%quiet == 0 {
+	if wrong != p.logged || p.retry.Failures%quiet == 0 {
 		words := "Consul's agent does not accept the services; taskapi tries again until it does"
 		if err == nil {
 			words = "Consul's agent refuses some of the services; taskapi tries again until it accepts them"
 		}
-		p.cfg.Logger.Warn(words, "failures", p.failures, "error", all)
+		p.cfg.Logger.Warn(words, "failures", p.retry.Failures, "error", all)
 	}
 	p.logged = wrong
+	return pause
 }
 
 // leave tries once more to deregister the remaining services, and ends the connections.

@@ -259,7 +259,7 @@ func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
 	if h.cfg.Settings.TokenFile != "" {
 		return grant{}, false
 	}
-	for failures := 1; ctx.Err() == nil; failures++ {
+	for retry := (wake.Backoff{}); ctx.Err() == nil; {
 		a, err := h.client.do(ctx, token, http.MethodGet, "auth/token/lookup-self", nil)
 		if err == nil && a != nil {
 			renewable, _ := a.Data["renewable"].(bool)
@@ -268,7 +268,7 @@ func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
 		if isRefusal(err) {
 			break
 		}
-		h.wait(ctx, wake.Retry(failures))
+		h.wait(ctx, retry.Pause())
 	}
 	return grant{}, false
 }
@@ -276,7 +276,7 @@ func (h *Hook) recover(ctx context.Context, attempted func()) (grant, bool) {
 // obtain returns a new token. It tries again until it has one, unless final is true and Vault refuses. Errors: Vault's
 // refusal, ctx's.
 func (h *Hook) obtain(ctx context.Context, final bool, attempted func()) (grant, error) {
-	for failures := 1; ; failures++ {
+	for retry := (wake.Backoff{}); ; {
 		g, err := h.login(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -286,12 +286,12 @@ func (h *Hook) obtain(ctx context.Context, final bool, attempted func()) (grant,
 		case final && isRefusal(err):
 			return g, err
 		}
-		if failures == 1 {
+		if retry.Failures == 0 {
 			h.logger.Warn("the task gets no token of Vault; taskapi tries again until it does", "error", err)
 			h.req.Lifecycle.Event("Vault", "Waiting for a token of Vault: "+err.Error())
 		}
 		attempted()
-		h.wait(ctx, wake.Retry(failures))
+		h.wait(ctx, retry.Pause())
 	}
 }
 
@@ -341,7 +341,7 @@ func (h *Hook) replace(ctx context.Context, token string, fresh bool) {
 	h.mu.Lock()
 	written := h.token == token && !h.pending // an earlier process may have written one file of two
 	h.mu.Unlock()
-	for failures := 1; !written; failures++ {
+	for retry := (wake.Backoff{}); !written; {
 		err := h.write(token, fresh)
 		if written = err == nil; written {
 			break
@@ -350,7 +350,7 @@ func (h *Hook) replace(ctx context.Context, token string, fresh bool) {
 			return
 		}
 		h.logger.Warn("the token of Vault was not written; taskapi tries again until it is", "error", err)
-		h.wait(ctx, wake.Retry(failures))
+		h.wait(ctx, retry.Pause())
 	}
 	if !fresh {
 		h.act(ctx)
@@ -468,16 +468,10 @@ func (h *Hook) keepGood(ctx context.Context, g grant) {
 		h.wait(ctx, forever)
 	}
 	expires := time.Now().Add(g.lease)
-	for failures := 0; ctx.Err() == nil; {
-		pause := wake.Jitter(g.lease / 2)
-		switch {
-		case failures > 0:
-			pause = wake.Retry(failures)
-		case g.lease == 0:
-			pause = forever
-		}
+	pause := g.good()
+	for retry := (wake.Backoff{}); ctx.Err() == nil; {
 		doubted := h.wait(ctx, pause)
-		if ctx.Err() != nil || !doubted && !g.renewable && failures == 0 {
+		if ctx.Err() != nil || !doubted && !g.renewable && retry.Failures == 0 {
 			return
 		}
 		var a *answer
@@ -492,22 +486,32 @@ func (h *Hook) keepGood(ctx context.Context, g grant) {
 			h.logger.Info("the token of Vault is no longer good; the task gets another", "error", err)
 			return
 		case err != nil:
-			if failures++; failures == 1 {
+			if retry.Failures == 0 {
 				h.logger.Warn("the token of Vault is not renewed; taskapi tries again until it is", "error", err)
 			}
 			if g.lease > 0 && time.Now().After(expires) {
 				return
 			}
+			pause = retry.Pause()
+			continue
 		case a != nil && a.Auth != nil:
-			failures, g.lease, g.renewable = 0, time.Duration(a.Auth.LeaseDuration)*time.Second, a.Auth.Renewable
+			g.lease, g.renewable = time.Duration(a.Auth.LeaseDuration)*time.Second, a.Auth.Renewable
 			expires = time.Now().Add(g.lease)
 			if g.lease < g.whole/leastPart {
 				return
 			}
-		default: // it was looked up
-			failures = 0
 		}
+		retry.Reset()
+		pause = g.good()
 	}
+}
+
+// good returns the time after which the token is renewed.
+func (g grant) good() time.Duration {
+	if g.lease == 0 {
+		return forever
+	}
+	return wake.Jitter(g.lease / 2)
 }
 
 // lookPause bounds how late a new token is found in a file that can't be watched.

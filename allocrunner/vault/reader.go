@@ -32,7 +32,8 @@ var errNoToken = errors.New("there is no token of Vault yet")
 func (h *Hook) Follow(ctx context.Context, q render.Query, file []byte, send func(render.Answer, error)) {
 	var last render.Answer
 	var mount *mount
-	failures, has := 0, false
+	var retry wake.Backoff
+	has := false
 	// Without its key, a certificate is of no use to another version of the template.
 	if pems, life := certificate(file, q); life > 0 && pems.Key != "" {
 		has, last = true, render.Answer{PEMs: pems}
@@ -59,9 +60,8 @@ func (h *Hook) Follow(ctx context.Context, q render.Query, file []byte, send fun
 			return
 		}
 		if err != nil {
-			failures++
 			send(render.Answer{}, h.explain(ctx, token, q, err))
-			pause(ctx, changed, wake.Retry(failures))
+			pause(ctx, changed, retry.Pause())
 			continue
 		}
 		if !has || !same(read, last) {
@@ -69,11 +69,10 @@ func (h *Hook) Follow(ctx context.Context, q render.Query, file []byte, send fun
 			send(read, nil)
 		}
 		if q.Kind == render.Secret && read.Secret == nil {
-			failures++
-			pause(ctx, changed, min(wake.Retry(failures), lookAgain))
+			pause(ctx, changed, min(retry.Pause(), lookAgain))
 			continue
 		}
-		failures = 0
+		retry.Reset()
 		h.hold(ctx, token, changed, a)
 	}
 }
@@ -126,11 +125,8 @@ func (h *Hook) hold(ctx context.Context, token string, changed <-chan struct{}, 
 	}
 	whole := time.Duration(a.LeaseDuration) * time.Second
 	lease, expires := whole, time.Now().Add(whole)
-	for failures := 0; ctx.Err() == nil; {
-		d := wake.Jitter(lease / 2)
-		if failures > 0 {
-			d = wake.Retry(failures)
-		}
+	d := wake.Jitter(lease / 2)
+	for retry := (wake.Backoff{}); ctx.Err() == nil; {
 		if !pause(ctx, changed, max(d, time.Second)) {
 			return
 		}
@@ -138,7 +134,9 @@ func (h *Hook) hold(ctx context.Context, token string, changed <-chan struct{}, 
 			map[string]any{"lease_id": a.LeaseID, "increment": a.LeaseDuration})
 		switch {
 		case err == nil && renewed != nil:
-			failures, lease = 0, time.Duration(renewed.LeaseDuration)*time.Second
+			lease = time.Duration(renewed.LeaseDuration) * time.Second
+			retry.Reset()
+			d = wake.Jitter(lease / 2)
 			expires = time.Now().Add(lease)
 			if lease < whole/leastPart { // its greatest life is near
 				return
@@ -146,7 +144,7 @@ func (h *Hook) hold(ctx context.Context, token string, changed <-chan struct{}, 
 		case isRefusal(err) || time.Now().After(expires):
 			return
 		default:
-			failures++
+			d = retry.Pause()
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"taskapi/internal/boottime"
 )
 
 // CPUTime is time on CPUs.
@@ -31,14 +31,8 @@ var pageSize = uint64(os.Getpagesize())
 // Swap returns how many bytes of a process's memory are swapped out; 0 when there is no such process.
 func Swap(pid int) uint64 { return Bytes(Value("/proc/"+strconv.Itoa(pid)+"/status", "VmSwap")) }
 
-// UptimeTicks returns the present time in the unit of Stat.Start; 0 when the kernel does not say.
-func UptimeTicks() uint64 {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
-		return 0
-	}
-	return uint64(time.Duration(now.Nano()) / tick)
-}
+// UptimeTicks returns the present time in the unit of Stat.Start.
+func UptimeTicks() uint64 { return uint64(boottime.Now() / tick) }
 
 // Age returns how long ago the process was started; now is the present in UptimeTicks.
 func (s Stat) Age(now uint64) time.Duration {

@@ -33,33 +33,25 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Backoff has pauses between attempts. They double from First to Last, and each is cut by up to a half at random: after
-// a server's return, its clients don't come in one moment.
+// Backoff has the pauses between attempts of which the last ones failed. They double from First to Last, and each is cut
+// by up to a half at random: after a server's return, its clients don't come in one moment.
 type Backoff struct {
-	First, Last time.Duration
-
-	next time.Duration // zero for First
+	First, Last time.Duration // zero for a second and half a minute
+	Failures    int           // since the last success
 }
 
-// Sleep waits for the next pause, or until ctx ends. Errors: ctx's.
-func (b *Backoff) Sleep(ctx context.Context) error {
-	pause := cmp.Or(b.next, b.First)
-	b.next = min(2*pause, b.Last)
-	return Sleep(ctx, pause/2+rand.N(pause/2)) //nolint:gosec // no secret depends on it
+// Pause counts a failure, and returns the pause after it.
+func (b *Backoff) Pause() time.Duration {
+	pause := min(cmp.Or(b.First, time.Second)<<min(b.Failures, 16), cmp.Or(b.Last, 30*time.Second))
+	b.Failures++
+	return pause - rand.N(pause/2) //nolint:gosec // no secret depends on it
 }
+
+// Sleep counts a failure, and waits for the pause after it, or until ctx ends. Errors: ctx's.
+func (b *Backoff) Sleep(ctx context.Context) error { return Sleep(ctx, b.Pause()) }
 
 // Reset begins with First again, after an attempt that has succeeded.
-func (b *Backoff) Reset() { b.next = 0 }
-
-const (
-	firstRetry  = time.Second
-	longestWait = 30 * time.Second
-)
-
-// Retry returns the pause after failures in a row.
-func Retry(failures int) time.Duration {
-	return Jitter(min(firstRetry<<min(max(failures-1, 0), 10), longestWait))
-}
+func (b *Backoff) Reset() { b.Failures = 0 }
 
 // Jitter shortens a time at random, so that many clients wait differently.
 func Jitter(d time.Duration) time.Duration {

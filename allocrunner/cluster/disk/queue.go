@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/boottime"
 )
 
 // The file named queue makes writers take turns at the lock: the one that has waited longest comes first, whichever
@@ -41,11 +43,7 @@ func (q *queue) enter(since uint64) {
 }
 
 // now returns the time by a clock that all processes of the machine have.
-func now() uint64 {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // this clock always exists
-	return uint64(t.Nano())
-}
+func now() uint64 { return uint64(boottime.Now()) }
 
 // write writes when this process began to wait into its place; 0: it does not wait.
 func (q *queue) write(since uint64) {

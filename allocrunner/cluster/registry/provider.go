@@ -233,10 +233,7 @@ func (p *Provider) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
-			if wake.Sleep(ctx, pause) != nil {
-				return
-			}
+		for pauses := (wake.Backoff{First: firstPause, Last: lastPause}); pauses.Sleep(ctx) == nil; {
 			refused, err := p.attempt(ctx)
 			if refused != nil {
 				p.logger.Error("services can't be registered", "error", refused)
@@ -245,7 +242,7 @@ func (p *Provider) Run(ctx context.Context) {
 				p.logger.Info("all services are registered")
 				break
 			}
-			p.logger.Debug("services are not registered yet", "error", err, "pause", pause)
+			p.logger.Debug("services are not registered yet", "error", err)
 		}
 	}
 }

@@ -3,7 +3,7 @@ package variables
 import (
 	"time"
 
-	"golang.org/x/sys/unix"
+	"taskapi/internal/boottime"
 )
 
 // Moment is a time on a clock that all processes of a machine share, that nobody can set, and that goes on while the
@@ -19,9 +19,5 @@ func now() (Moment, error) {
 	if err != nil {
 		return Moment{}, err
 	}
-	var t unix.Timespec
-	if err := unix.ClockGettime(bootClock, &t); err != nil {
-		return Moment{}, err
-	}
-	return Moment{boot, time.Duration(t.Nano())}, nil
+	return Moment{boot, boottime.Now()}, nil
 }

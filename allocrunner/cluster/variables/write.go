@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -158,10 +157,7 @@ type write struct {
 func (s *Service) change(
 	ctx context.Context, at place, decide func(found state, now Moment) (write, error),
 ) (*api.Variable, uint64, error) {
-	for attempt := 0; ; attempt++ {
-		if err := pause(ctx, attempt); err != nil {
-			return nil, 0, err
-		}
+	for retry := (wake.Backoff{First: time.Millisecond, Last: 64 * time.Millisecond}); ; {
 		found, err := s.look(ctx, at)
 		if err != nil {
 			return nil, 0, err
@@ -185,7 +181,10 @@ func (s *Service) change(
 			index, err = s.commit(ctx, found, w)
 		}
 		switch {
-		case cluster.IsConflict(err):
+		case cluster.IsConflict(err): // the pause keeps many writers from delaying one another
+			if err := retry.Sleep(ctx); err != nil {
+				return nil, 0, err
+			}
 		case err != nil:
 			return nil, 0, err
 		case w.renew:
@@ -196,14 +195,6 @@ func (s *Service) change(
 			return found.written(w, index), index, nil
 		}
 	}
-}
-
-// pause waits for a moment from the third attempt on, so that many writers don't delay one another. Errors: ctx's.
-func pause(ctx context.Context, attempt int) error {
-	if attempt < 2 {
-		return ctx.Err()
-	}
-	return wake.Sleep(ctx, rand.N(time.Millisecond<<min(attempt, 6)))
 }
 
 // begin starts a lock's time again when its lease was written before the last start of the machine. When that fails,

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // A killed process is mostly gone within a millisecond. The pauses between looks double up to the longest.
@@ -41,7 +42,7 @@ type ExecTrees func() (trees []*Tree, othersRun bool)
 func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error {
 	empty := 0
 	var before map[int]bool // the processes that the look before has found dead
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for pauses := (wake.Backoff{First: firstPause, Last: longestPause}); ; {
 		running := t.Running() // before the look: a parent that ends during the look hides its children
 		populated := t.group.populated()
 		members, dead, err := t.members(running, populated, found, execTrees)
@@ -69,14 +70,12 @@ func (t *Tree) Kill(ctx context.Context, found Found, execTrees ExecTrees) error
 		if err := t.killMembers(members); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if err := pauses.Sleep(ctx); err != nil {
 			first := t.root.Pid
 			if len(members) > 0 {
 				first = members[0].PID
 			}
-			return fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), first, ctx.Err())
-		case <-time.After(pause):
+			return fmt.Errorf("%d processes do not end (the first is %v): %w", len(members), first, err)
 		}
 	}
 }

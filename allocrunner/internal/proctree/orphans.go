@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"taskapi/internal/proc"
+	"taskapi/internal/wake"
 )
 
 // Orphan is a process that outlived its supervisor.
@@ -49,7 +49,7 @@ type RootProcess struct {
 // the error is ctx's.
 func KillOrphans(ctx context.Context, hints Hints) ([]Orphan, error) {
 	s := newSearch(hints)
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	for pauses := (wake.Backoff{First: firstPause, Last: longestPause}); ; {
 		alive, err := s.look() // finds their tasks before any is killed: a dying process has no environment
 		if err != nil {
 			return s.found, fmt.Errorf("read /proc: %w", err)
@@ -70,10 +70,8 @@ func KillOrphans(ctx context.Context, hints Hints) ([]Orphan, error) {
 				return s.found, fmt.Errorf("kill process %d: %w", orphan.PID, err)
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return s.found, fmt.Errorf("%d processes of an earlier run do not end: %w", len(alive), ctx.Err())
-		case <-time.After(pause):
+		if err := pauses.Sleep(ctx); err != nil {
+			return s.found, fmt.Errorf("%d processes of an earlier run do not end: %w", len(alive), err)
 		}
 	}
 }

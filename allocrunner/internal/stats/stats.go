@@ -24,9 +24,6 @@ import (
 	"taskapi/internal/wake"
 )
 
-// longestRetry is the most between two attempts after an error.
-const longestRetry = 30 * time.Second
-
 // Config configures a Sampler. All fields are required.
 type Config struct {
 	// Tasks returns the tasks to measure. Its error says that they are unknown for now.
@@ -152,9 +149,7 @@ func (s *Sampler) Stream(ctx context.Context, interval time.Duration) (<-chan *a
 }
 
 func (s *Sampler) stream(ctx context.Context, interval time.Duration, out chan<- *api.AllocResourceUsage) {
-	timer := time.NewTimer(interval)
-	defer timer.Stop()
-	retry := time.Duration(0) // until the next attempt after an error
+	retry := wake.Backoff{First: fresh}
 	for {
 		usage, err := s.Usage(ctx)
 		pause := interval
@@ -162,20 +157,16 @@ func (s *Sampler) stream(ctx context.Context, interval time.Duration, out chan<-
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			retry = min(longestRetry, max(fresh, 2*retry))
-			pause = retry
+			pause = retry.Pause()
 		default:
-			retry = 0
+			retry.Reset()
 			select {
 			case out <- usage:
 			case <-ctx.Done():
 				return
 			}
 		}
-		timer.Reset(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
+		if wake.Sleep(ctx, pause) != nil {
 			return
 		}
 	}
