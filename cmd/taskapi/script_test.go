@@ -29,6 +29,7 @@ import (
 )
 
 // TestScripts runs the program as people do: testdata/script/*.txtar, with the commands below besides testscript's own.
+// Each has the files of testdata/shared.
 //
 //	exits CODE PROGRAM ARG...              run a program and require its exit code
 //	start NAME PROGRAM ARG...              run one beside the script, into the files NAME.out and NAME.err
@@ -69,7 +70,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("PATH", filepath.Dir(plain())+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			env.Setenv("D", filepath.Join(env.WorkDir, "d"))
 			env.Setenv("ID", testAllocID)
-			return os.Chmod(env.WorkDir, 0o755)
+			return errors.Join(os.CopyFS(env.WorkDir, os.DirFS("testdata/shared")), os.Chmod(env.WorkDir, 0o755))
 		},
 		Condition: func(cond string) (bool, error) {
 			switch cond {
