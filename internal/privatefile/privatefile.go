@@ -55,11 +55,15 @@ func checkPrivate(path string, info fs.FileInfo, want string) error {
 }
 
 func checkOwner(path string, owner uint32, self int) error {
-	if int64(owner) != int64(self) {
-		return fmt.Errorf("%s is %w: it belongs to uid %d, and this process runs as uid %d; run chown %d %s if you trust it",
-			path, ErrExposed, owner, self, self, path)
+	if int64(owner) == int64(self) {
+		return nil
 	}
-	return nil
+	remedy := "run this as that user"
+	if self == 0 {
+		remedy = fmt.Sprintf("run chown 0 %s if you trust it", path)
+	}
+	return fmt.Errorf("%s is %w: it belongs to uid %d, and this process runs as uid %d; %s", path, ErrExposed, owner, self,
+		remedy)
 }
 
 // Version identifies one state of a file without reading it: every Write makes a new inode.
