@@ -50,6 +50,9 @@ func CheckOwnUser(group *api.TaskGroup, isolated bool) []review.Finding {
 		return nil
 	}
 	remedy := "give each a user, or run with --isolate-users"
+	if isolated {
+		remedy = "name another user, or leave user out"
+	}
 	if os.Geteuid() != 0 {
 		remedy = "only root can run tasks as other users"
 	}
