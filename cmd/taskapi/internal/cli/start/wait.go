@@ -111,8 +111,13 @@ func (o *WaitOptions) Result(alloc *api.Allocation) error {
 	health, _ := base.HealthOf(alloc)
 	switch {
 	case alloc.ClientStatus == api.AllocClientStatusFailed:
-		return fmt.Errorf("allocation %s has failed: %s", alloc.ID,
-			linewriter.OneLine(cmp.Or(alloc.ClientDescription, "one of its tasks did")))
+		why := linewriter.OneLine(cmp.Or(alloc.ClientDescription, "one of its tasks did"))
+		for _, name := range base.TaskNames(alloc) {
+			if state := alloc.TaskStates[name]; state != nil && state.Failed {
+				why += fmt.Sprintf(", task %q is %s", name, output.TaskState(state))
+			}
+		}
+		return fmt.Errorf("allocation %s has failed: %s", alloc.ID, why)
 	case o.What == WaitHealthy && health == "unhealthy":
 		return fmt.Errorf("allocation %s is unhealthy: %s", alloc.ID, strings.Join(Problems(alloc), ", "))
 	case o.What == WaitHealthy && health == "":
