@@ -122,7 +122,7 @@ func (f *explainFlags) explain(w base.Environment, token string) (*explained, er
 	}
 	switch why {
 	case auth.UnknownKey:
-		e.Unchecked = "no key that is known here has its kid"
+		e.Unchecked = "no key of this data directory or of --jwks has its kid"
 		if missing == "" {
 			break
 		}
@@ -141,12 +141,17 @@ func (f *explainFlags) explain(w base.Environment, token string) (*explained, er
 	default:
 		e.Signature = "good"
 	}
-	if why == auth.WrongSocket && words == nil {
+	switch {
+	case why == auth.UnknownAllocation && authenticator.Allocation == nil:
+		words = errors.New("its allocation is not in this data directory")
+	case words != nil:
+	case why == auth.WrongClaims:
+		words = errors.New("its namespace, job, task and sub are not those of a task of its allocation")
+	case why == auth.EarlierLife:
+		words = errors.New("taskapi_allocation_life is not that of the allocation's present life")
+	case why == auth.WrongSocket:
 		words = fmt.Errorf("it is the token of %s, and this is the socket of %s", socketOf(unverified.Claims.Task),
 			socketOf(task))
-	}
-	if authenticator.Allocation == nil && why == auth.UnknownAllocation {
-		words = errors.New("its allocation is not in this data directory")
 	}
 	e.refuse(why, words)
 	return e, nil

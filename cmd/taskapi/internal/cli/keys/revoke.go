@@ -22,7 +22,8 @@ import (
 type revokeFlags struct {
 	dataDir                   string
 	jti, task, alloc, instant string
-	list                      bool // revoke nothing, and list what is revoked
+	list                      bool            // revoke nothing, and list what is revoked
+	of                        revocation.Rule // whose tokens are meant, as far as that is known
 	output                    base.OutputFlags
 }
 
@@ -76,7 +77,7 @@ until the task is restarted. To lock out a task itself, stop it, or take its cap
 			if err := publish(cmd.Context(), l, list); err != nil {
 				w.Warnf("warning: %v; a taskapi that runs here tells them as soon as it can", err)
 			}
-			if missing := unknownTo(cmd.Context(), l, rule); missing != "" {
+			if missing := unknownTo(cmd.Context(), l, f.of); missing != "" {
 				w.Warnf("warning: %s; it is revoked all the same", missing)
 			}
 			return f.output.Print(w, rule, nil, func() error { return w.Printf("%s: refused from now on\n", rule) })
@@ -125,7 +126,7 @@ func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string
 	}
 	switch {
 	case len(args) > 0:
-		r, err = revocationOf(l, w, args)
+		r, f.of, err = revocationOf(l, w, args)
 	case f.jti != "":
 		r.TokenID = f.jti
 	default:
@@ -143,26 +144,33 @@ func (f *revokeFlags) rule(cmd *cobra.Command, w base.Environment, args []string
 			err = missing
 		}
 	}
+	if r.TokenID == "" {
+		f.of = r
+	}
 	return r, l, err
 }
 
-// revocationOf returns the rule for a token, or for the token behind a secret. The rule lasts until the token expires.
-func revocationOf(l base.Layout, w base.Environment, args []string) (revocation.Rule, error) {
+// revocationOf returns the rule for a token, or for the token behind a secret, and the task that a task's token names.
+// The rule lasts until the token expires.
+func revocationOf(l base.Layout, w base.Environment, args []string) (r, of revocation.Rule, err error) {
 	token, err := readToken(w, args)
 	if err == nil {
 		token, err = standsFor(l, token)
 	}
 	if err != nil {
-		return revocation.Rule{}, err
+		return r, of, err
 	}
 	read, err := identity.Check(token)
 	if err != nil {
-		return revocation.Rule{}, base.Usagef("%w: it is accepted nowhere, and needs no revocation", err)
+		return r, of, base.Usagef("%w: it is accepted nowhere, and needs no revocation", err)
 	}
 	if read.Claims.ID == "" {
-		return revocation.Rule{}, base.Usagef("the token has no jti: revoke by --task and --before")
+		return r, of, base.Usagef("the token has no jti: revoke by --task and --before")
 	}
-	return revocation.Rule{TokenID: read.Claims.ID, Until: read.Claims.ExpiresAt}, nil
+	if read.Claims.Task != "" {
+		of = revocation.Rule{AllocationID: read.Claims.AllocationID, Task: read.Claims.Task}
+	}
+	return revocation.Rule{TokenID: read.Claims.ID, Until: read.Claims.ExpiresAt}, of, nil
 }
 
 // instant reads a time. Empty and "now" mean the end of this second, so tokens that were issued in it are included.
