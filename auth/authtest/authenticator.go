@@ -77,6 +77,8 @@ func (s *Server) parsePolicyLocked() (*auth.Policy, error) {
 	source := s.config.policy
 	if _, ok := auth.Preset(source); ok {
 		source = fmt.Sprintf("preset = %q\n", source)
+	} else if source != "" && !strings.ContainsAny(source, "={") {
+		return nil, fmt.Errorf("the policy %q is no preset: write local, nomad, or the text of a policy file", source)
 	}
 	for task, capabilities := range s.denied {
 		names := slice.Map(capabilities, func(c auth.Capability) string { return fmt.Sprintf("%q", c) })
