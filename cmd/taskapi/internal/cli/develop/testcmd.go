@@ -62,7 +62,7 @@ Exit code: the command's, 128 and the number of the signal that ended it, 127 wh
 it can't be executed, 125 when taskapi itself failed: a flag or the job file is wrong, the group did not become
 healthy, or it failed while the command succeeded.`,
 		Example: `  taskapi test job.nomad.hcl -- go test ./...
-  taskapi test --wait running --as web --junit report.xml job.nomad.hcl -- ./check.sh`,
+  taskapi test --wait=running --as web --junit report.xml job.nomad.hcl -- ./check.sh`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
 			case len(args) == 0 || dash == 0:
