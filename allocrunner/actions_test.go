@@ -177,7 +177,8 @@ func TestARestartOfAllIsCompleted(t *testing.T) {
 	}
 }
 
-// TestARestartOfAllWaitsForAStartUnderWay to be given up.
+// TestARestartOfAllWaitsForAStartUnderWay to be given up: the hook's context ends, as it does when the task is killed,
+// and nothing starts.
 func TestARestartOfAllWaitsForAStartUnderWay(t *testing.T) {
 	t.Parallel()
 	answered := make(chan struct{})
@@ -192,6 +193,12 @@ func TestARestartOfAllWaitsForAStartUnderWay(t *testing.T) {
 		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
 	}, shell("main", "exec sleep 1000"))
 	until(t, hook.entered)
+	if err := r.runner.Signal(t.Context(), "main", "SIGHUP"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		t.Errorf("a signal: %v, want ErrTaskNotRunning", err)
+	}
+	if err := r.runner.RestartTask(t.Context(), "main"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
+		t.Errorf("a restart: %v, want ErrTaskNotRunning", err)
+	}
 	err := r.runner.RestartAll(t.Context())
 	close(answered)
 	must.OK(t, err)
@@ -200,25 +207,6 @@ func TestARestartOfAllWaitsForAStartUnderWay(t *testing.T) {
 	r.stop()
 	must.OK(t, r.end())
 	r.wantEvents("main", "Received", "Task Setup", "Restart Signaled", "Restarting", "Killing")
-}
-
-// TestKilledWhileAHookPrepares: the hook's context ends, and nothing starts.
-func TestKilledWhileAHookPrepares(t *testing.T) {
-	t.Parallel()
-	hook := &gated{entered: make(chan struct{}, 1), last: func() {}}
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) {
-		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
-	}, shell("main", "exec sleep 1000"))
-	until(t, hook.entered)
-	if err := r.runner.Signal(t.Context(), "main", "SIGHUP"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-		t.Errorf("a signal: %v, want ErrTaskNotRunning", err)
-	}
-	if err := r.runner.RestartTask(t.Context(), "main"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-		t.Errorf("a restart: %v, want ErrTaskNotRunning", err)
-	}
-	r.stop()
-	must.OK(t, r.end())
-	r.wantEvents("main", "Received", "Task Setup", "Killing")
 }
 
 // TestRestartOfRunningTasks leaves dead tasks and tasks that wait for a restart alone, even if there are no others.
@@ -240,15 +228,6 @@ func TestRestartOfRunningTasks(t *testing.T) {
 	r.wantEvents("waits", "Received", "Task Setup", "Started", "Terminated", "Restarting")
 	must.OK(t, r.runner.RestartTask(t.Context(), "waits"))
 	r.untilEvents("waits", "Started", 2)
-
-	none := run(t, "batch", shell("waits", "exit 1", waits))
-	none.untilEvents("waits", "Restarting", 1)
-	if err := none.runner.RestartRunning(t.Context()); err != nil {
-		t.Errorf("when none runs: %v", err)
-	}
-	none.stop()
-	must.OK(t, none.end())
-	none.wantEvents("waits", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Killing")
 }
 
 // TestRestartOfAllInEveryState: dead, in a restart delay, and running, once and twice at the same time.
@@ -283,33 +262,6 @@ func TestRestartOfAllInEveryState(t *testing.T) {
 	}
 }
 
-// TestOneRestartTwiceAtOnce is one restart.
-func TestOneRestartTwiceAtOnce(t *testing.T) {
-	t.Parallel()
-	r := run(t, "service", slowToStop("main"))
-	r.untilFile("main/local/up")
-	r.untilState("main", "running")
-	first := later(func() error { return r.runner.RestartTask(t.Context(), "main") })
-	r.untilEvents("main", "Restart Signaled", 1)
-	second := later(func() error { return r.runner.RestartTask(t.Context(), "main") })
-	r.write("alloc/go", "")
-	if err := errors.Join(result(t, first), result(t, second)); err != nil &&
-		!errors.Is(err, interfaces.ErrTaskNotRunning) {
-		t.Error(err) // the second may come too late, when the next process is being started
-	}
-	r.untilEvents("main", "Started", 2)
-	if got := r.runner.Alloc().TaskStates["main"].Restarts; got > 2 {
-		t.Errorf("%d restarts", got)
-	}
-}
-
-// slowToStop returns a task that ends on its kill signal only when there is a file go.
-func slowToStop(name string, edits ...func(*api.Task)) *api.Task {
-	return shell(name, `trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; exit 7' INT; echo up >> local/up; `+
-		`while :; do sleep 0.05; done`,
-		append(edits, func(t *api.Task) { t.KillTimeout = new(deadline) })...)
-}
-
 // TestAStopDuringARestart gives the task its kill_signal once more and the kill_timeout of now, and the caller who
 // restarts it learns that nothing follows.
 func TestAStopDuringARestart(t *testing.T) {
@@ -321,17 +273,16 @@ func TestAStopDuringARestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var job *api.Job
-			r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { job = c.Alloc.Job },
+			r := run(t, "service",
 				shell("main", `trap 'echo INT >> local/signalled' INT; echo up > local/up; while :; do sleep 0.05; done`,
 					func(t *api.Task) { t.KillTimeout = new(time.Hour) }))
 			r.untilFile("main/local/up")
 			r.untilState("main", "running")
 			restarted := later(func() error { return restart(r) })
 			r.untilLines("main/local/signalled", 1)
-			next := copyJob(job)
-			next.TaskGroups[0].Tasks[0].KillTimeout = new(2 * time.Second)
-			must.OK(t, r.runner.Update(t.Context(), next))
+			must.OK(t, r.runner.Update(t.Context(), r.version(func(j *api.Job) {
+				j.TaskGroups[0].Tasks[0].KillTimeout = new(2 * time.Second)
+			})))
 			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 			r.untilLines("main/local/signalled", 2)
 			if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
@@ -344,24 +295,6 @@ func TestAStopDuringARestart(t *testing.T) {
 			}
 			r.wantEvents("main", "Received", "Task Setup", "Started", "Restart Signaled", "Killing", "Terminated", "Killed")
 		})
-	}
-}
-
-// TestARestartOnRequestOvertakesThatOfACheck: what the policy would have said of an unhealthy task does not matter.
-func TestARestartOnRequestOvertakesThatOfACheck(t *testing.T) {
-	t.Parallel()
-	check := script("", `test -e up2 -o ! -e local/up`) // a shell that has no trap yet would end at once
-	check.CheckRestart = &api.CheckRestart{Limit: 1, Grace: new(time.Millisecond)}
-	r := run(t, "service", slowToStop("main", func(t *api.Task) { t.Services = []*api.Service{service("", check)} }))
-	r.untilEvents("main", "Restart Signaled", 1)
-	restarted := later(func() error { return r.runner.RestartTask(t.Context(), "main") })
-	r.untilEvents("main", "Restart Signaled", 2)
-	r.write("main/up2", "")
-	r.write("alloc/go", "")
-	must.OK(t, result(t, restarted))
-	r.untilEvents("main", "Started", 2)
-	if s := r.runner.Alloc().TaskStates["main"]; s.Failed {
-		t.Errorf("the policy, which allows no restarts, was consulted: %v", r.of("main"))
 	}
 }
 
@@ -412,12 +345,6 @@ func TestKillSkipsTheGroupsDelay(t *testing.T) {
 	}
 	r.runner.Kill()
 	must.OK(t, r.end())
-
-	atOnce := runWith(t, "service", func(g *api.TaskGroup, _ *config) { g.ShutdownDelay = new(time.Hour) },
-		shell("main", "exec sleep 1000"))
-	atOnce.untilState("main", "running")
-	atOnce.runner.Kill()
-	must.OK(t, atOnce.end())
 }
 
 // TestKillSendsNoSignal but SIGKILL, also when a stop follows it.
@@ -445,51 +372,28 @@ func TestKillSendsNoSignal(t *testing.T) {
 	}
 }
 
-// TestNoShutdownDelay of the group or of its task is waited for when the stop says so, nor any longer when it says so
-// later, also to another runner.
+// TestNoShutdownDelay of the group or of its task is waited for any longer when a stop says so, also by another runner.
 func TestNoShutdownDelay(t *testing.T) {
 	t.Parallel()
-	begun := func(group, task time.Duration) (*running, *diary, *memory) {
-		d, state := &diary{}, &memory{}
-		r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-			noted(d, c)
-			g.ShutdownDelay, c.State = new(group), state
-		},
-			shell("main", "exec sleep 1000", func(t *api.Task) { t.ShutdownDelay = task }))
-		r.untilCalls(d, "main poststart", 1)
-		return r, d, state
-	}
-	stop := func(r *running, how interfaces.StopRequest) {
-		t.Helper()
-		must.OK(t, r.runner.Stop(t.Context(), how))
-	}
-	ends := func(r *running) {
-		t.Helper()
-		must.OK(t, r.end())
-		if got := event(r.runner.Alloc(), "main", "Terminated"); got.Details["signal"] != "2" {
-			t.Errorf("its kill_signal was left out, too: %+v", got)
-		}
-	}
-	noDelay := interfaces.StopRequest{NoShutdownDelay: true}
-
-	r, _, _ := begun(time.Hour, time.Hour)
-	stop(r, noDelay)
-	ends(r)
-
-	r, d, _ := begun(time.Hour, time.Hour)
-	stop(r, interfaces.StopRequest{})
-	r.untilCalls(d, "prekill", 1)
-	stop(r, noDelay)
-	stop(r, interfaces.StopRequest{}) // NoShutdownDelay stays
-	ends(r)
-
-	r, _, state := begun(0, time.Hour)
-	stop(r, interfaces.StopRequest{})
-	r.untilEvents("main", "Waiting for shutdown delay", 1)
-	stop(r, noDelay)
-	ends(r)
-	if !state.saved().Alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
-		t.Error("another runner would wait for the shutdown delays")
+	for name, group := range map[string]time.Duration{"of the group": time.Hour, "of the task": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := &diary{}
+			r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay = new(group) },
+				shell("main", "exec sleep 1000", func(t *api.Task) { t.ShutdownDelay = time.Hour }))
+			r.untilCalls(d, "main poststart", 1)
+			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
+			r.untilEvents("main", "Waiting for shutdown delay", 1)
+			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{NoShutdownDelay: true}))
+			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{})) // NoShutdownDelay stays
+			must.OK(t, r.end())
+			if got := event(r.runner.Alloc(), "main", "Terminated"); got.Details["signal"] != "2" {
+				t.Errorf("its kill_signal was left out, too: %+v", got)
+			}
+			if !r.saved().Alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
+				t.Error("another runner would wait for the shutdown delays")
+			}
+		})
 	}
 }
 

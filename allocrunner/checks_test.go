@@ -53,60 +53,7 @@ func (r *running) untilCheck(what string, ok func(api.AllocCheckStatus) bool) {
 	}
 }
 
-// TestScriptChecksRunInTheirTask: with its environment, what hooks added included, its directory and its process beside
-// them.
-func TestScriptChecksRunInTheirTask(t *testing.T) {
-	t.Parallel()
-	main := shell("main", "touch here; exec sleep 1000", func(t *api.Task) { t.Env = map[string]string{"COLOUR": "blue"} })
-	main.Services = []*api.Service{service("",
-		script("", `test -e here && echo $NOMAD_TASK_NAME $COLOUR; exit $(cat code 2>/dev/null || echo 0)`))}
-	r := run(t, "service", main)
-	r.untilCheck("a success", func(c api.AllocCheckStatus) bool {
-		return c.Status == "success" && c.Output == "main blue\n"
-	})
-	r.write("main/code", "3")
-	r.untilCheck("a failure", func(c api.AllocCheckStatus) bool { return c.Status == "failure" })
-}
-
-// TestUnhealthyTasksAreRestartedAgainAndAgain by the check of their own service, within their restart policy.
-func TestUnhealthyTasksAreRestartedAgainAndAgain(t *testing.T) {
-	t.Parallel()
-	main := shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000")
-	check := script("", "exit 1")
-	check.CheckRestart = &api.CheckRestart{Limit: 2, Grace: new(time.Millisecond)}
-	main.Services = []*api.Service{service("", check)}
-	main.RestartPolicy = &api.RestartPolicy{Attempts: new(3), Interval: new(time.Hour), Delay: new(time.Millisecond),
-		Mode: new("fail")}
-	r := run(t, "service", main)
-	if err := r.end(); err == nil {
-		t.Error("the restarts of a check are not counted by the policy")
-	}
-	r.untilLines("main/local/pids", 4)
-	if got := count(r.of("main"), "Restart Signaled"); got != 4 {
-		t.Errorf("%d restarts were requested, want 4: three attempts, and the one that fails it", got)
-	}
-	if e := event(r.runner.Alloc(), "main", "Restart Signaled"); e.DisplayMessage != `healthcheck: check "script" `+
-		`unhealthy` {
-		t.Errorf("the event says %q", e.DisplayMessage)
-	}
-}
-
-// TestAGroupsUnhealthyCheckRestartsAllRunningTasks, again and again.
-func TestAGroupsUnhealthyCheckRestartsAllRunningTasks(t *testing.T) {
-	t.Parallel()
-	check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: "1", Interval: 50 * time.Millisecond,
-		Timeout:      time.Second,
-		CheckRestart: &api.CheckRestart{Limit: 2, Grace: new(time.Millisecond)}}
-	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
-		g.Services = []*api.Service{service("", check)}
-		g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1000), new(time.Hour)
-	}, shell("a", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"),
-		shell("b", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
-	r.untilLines("a/local/pids", 3)
-	r.untilLines("b/local/pids", 3)
-}
-
-// TestHealthIsShown once it is decided.
+// TestHealthIsShown once it is decided, and written without anybody's asking for it.
 func TestHealthIsShown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -127,6 +74,9 @@ func TestHealthIsShown(t *testing.T) {
 			alloc := r.until("its health is known", healthKnown)
 			if got := *alloc.DeploymentStatus.Healthy; got != tc.healthy || alloc.DeploymentStatus.Timestamp.IsZero() {
 				t.Errorf("got %+v, want healthy %v", alloc.DeploymentStatus, tc.healthy)
+			}
+			if !polltest.Until(func() bool { return healthKnown(r.saved().Alloc) }) {
+				t.Error("the health of the allocation is not written")
 			}
 		})
 	}
@@ -189,21 +139,13 @@ func TestADeadlineOfHealthIsAnEvent(t *testing.T) {
 // TestHealthIsJudgedByTheNextRunner with a deadline of its own, since nobody has watched the allocation meanwhile.
 func TestHealthIsJudgedByTheNextRunner(t *testing.T) {
 	t.Parallel()
-	state := &memory{}
-	var cfg config
-	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-		g.Update = &api.UpdateStrategy{
-			MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(30 * time.Minute), HealthyDeadline: new(
-				time.Hour),
-		}
-		c.State = state
-		cfg = *c
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
+		g.Update = &api.UpdateStrategy{MaxParallel: new(1), HealthCheck: new("task_states"),
+			MinHealthyTime: new(30 * time.Minute), HealthyDeadline: new(time.Hour)}
 	}, shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
-	r.runner.Detach()
-	_ = r.end()
 
-	cfg.Saved = state.saved()
+	cfg := r.leave()
 	cfg.Saved.Alloc.CreateTime = time.Now().Add(-2 * time.Hour).UnixNano()
 	cfg.Saved.Alloc.Job.TaskGroups[0].Update.MinHealthyTime = new(time.Millisecond)
 	next := begin(t, cfg)

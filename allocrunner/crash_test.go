@@ -54,8 +54,7 @@ func TestThePowerIsCut(t *testing.T) {
 		}},
 	} {
 		state := &moments{}
-		var cfg interfaces.Config
-		r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c }, tc.tasks()...)
+		r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) { c.State = state }, tc.tasks()...)
 		if tc.stopped {
 			r.untilState("other", "running")
 			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
@@ -68,7 +67,7 @@ func TestThePowerIsCut(t *testing.T) {
 		for i, had := range state.had {
 			t.Run(fmt.Sprintf("%s/%d of %d", name, i+1, len(state.had)), func(t *testing.T) {
 				t.Parallel()
-				next := cfg
+				next := r.cfg
 				next.Saved, next.State, next.Dir = had, &memory{}, filepath.Join(t.TempDir(), "alloc")
 				goOn(t, next, tc.stopped, index)
 			})

@@ -107,20 +107,3 @@ func TestABusyProgramIsAFailedAttempt(t *testing.T) {
 		t.Errorf("the reason is %q", reason)
 	}
 }
-
-// TestModeDelay goes on in the next interval.
-func TestModeDelay(t *testing.T) {
-	t.Parallel()
-	r := run(t, "batch", shell("main", "exit 1", func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1), Interval: new(200 * time.Millisecond),
-			Delay: new(time.Millisecond), Mode: new("delay")}
-	}))
-	r.until("it has waited for another interval", func(a *api.Allocation) bool {
-		waited := event(a, "main", "Restarting")
-		return waited != nil &&
-			strings.HasPrefix(waited.DisplayMessage, "Exceeded allowed attempts, applying a delay - Task restarting in ") &&
-			a.TaskStates["main"].Restarts >= 4
-	})
-	r.stop()
-	must.OK(t, r.end())
-}

@@ -55,17 +55,12 @@ func TestADoneHookIsNotCalledAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			hook, state := &giving{response: interfaces.TaskPrestartResponse{Done: c.done}}, &memory{}
-			cfg := configure(t, "service", given(hook), shell("main",
-				`echo $GIVEN >> $NOMAD_TASK_DIR/given; exec sleep 1000`))
-			cfg.State = state
-			r := begin(t, cfg)
+			hook := &giving{response: interfaces.TaskPrestartResponse{Done: c.done}}
+			r := runWith(t, "service", given(hook), shell("main", `echo $GIVEN >> $NOMAD_TASK_DIR/given; exec sleep 1000`))
 			r.untilLines("main/local/given", 1)
 			r.restartTask("main")
 			r.untilLines("main/local/given", 2)
-			r.runner.Detach()
-			_ = r.end()
-			cfg.Saved = state.saved()
+			cfg := r.leave()
 			if saved := cfg.Saved.Tasks["main"]; !c.done { // for an earlier version of this program it was
 				saved.Hooks = map[string]map[string]string{"giving done": {"response": `{"Done":true}`}}
 				cfg.Saved.Tasks["main"] = saved

@@ -276,19 +276,20 @@ func TestHooksAtOnce(t *testing.T) {
 
 func isGroups(name string) bool { return strings.HasPrefix(name, "group") }
 
-// TestTheNextRunner finds what the one before has registered: it stays known throughout, what the job has no more goes,
-// and what became of the task decides about the task's.
+// TestTheNextRunner finds what the one before has registered, and registered again for a restart: it stays known
+// throughout, what the job has no more goes, and what became of the task decides about the task's.
 func TestTheNextRunner(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"exit", "start"} {
 		provider := registrationtest.New("nomad", nil)
 		first := newHooked(provider)
 		steps := first.steps(t.Context(), false)
-		for _, step := range []string{"Prerun", "start", "Shutdown", "kill"} {
+		for _, step := range []string{"Prerun", "start", "restart", "Shutdown", "kill"} {
 			must.OK(t, steps[step]())
 		}
-		if got := provider.Took(); !slices.Equal(got, []string{"+group", "+group1", "+task", "+task1"}) {
-			t.Fatalf("called with %q", got)
+		if got, want := provider.Took(), []string{"+group", "+group1", "+task", "+task1", "-group", "-group1", "+group",
+			"+group1"}; !slices.Equal(got, want) {
+			t.Fatalf("called with %q, want %q", got, want)
 		}
 		next := newHooked(provider)
 		next.version = 2

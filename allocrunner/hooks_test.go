@@ -116,13 +116,11 @@ func noted(d *diary, c *interfaces.Config) {
 func TestHooksInOrder(t *testing.T) {
 	t.Parallel()
 	d := &diary{}
-	var job *api.Job
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { noted(d, c); job = c.Alloc.Job },
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { noted(d, c) },
 		shell("main", `test "$HOOK" = main && exec sleep 1000`))
 	r.untilCalls(d, "main poststart", 1)
-	next := *job
-	next.Meta = map[string]string{"colour": "blue"}
-	must.OK(t, r.runner.Update(t.Context(), &next))
+	next := r.version(func(j *api.Job) { j.Meta = map[string]string{"colour": "blue"} })
+	must.OK(t, r.runner.Update(t.Context(), next))
 	must.OK(t, r.runner.RestartAll(t.Context()))
 	r.until("started again", func(a *api.Allocation) bool {
 		s := a.TaskStates["main"]
@@ -213,9 +211,8 @@ func TestHookCallsAreCounted(t *testing.T) {
 		}
 	}
 	want := map[string]uint64{
-		"prerun": 1, "prekill": 0, "postrun": 1, "task_prestart": 1, "task_poststart": 1, "task_exited": 1, "task_stop": 1,
+		"prerun": 1, "postrun": 1, "task_prestart": 1, "task_poststart": 1, "task_exited": 1, "task_stop": 1,
 	}
-	delete(want, "prekill") // nothing was killed
 	if diff := cmp.Diff(want, counted); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
@@ -223,31 +220,22 @@ func TestHookCallsAreCounted(t *testing.T) {
 
 // leftRunning returns a runner that has left its allocation, with its task main running, and what another one needs to
 // go on with it.
-func leftRunning(t *testing.T) (*running, interfaces.Config, *diary, *memory) {
+func leftRunning(t *testing.T) (*running, config, *diary) {
 	t.Helper()
-	d, state := &diary{}, &memory{}
-	var cfg interfaces.Config
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) {
-		noted(d, c)
-		c.State = state
-		cfg = *c
-	}, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
+	d := &diary{}
+	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { noted(d, c) },
+		shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
 	r.untilFile("main/local/pids")
-	r.runner.Detach()
-	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-		t.Fatalf("got %v, want ErrDetached", err)
-	}
-	return r, cfg, d, state
+	return r, r.leave(), d
 }
 
 // TestLeaveKeepsTasksRunning and tells hooks of it; the next runner takes the same processes over.
 func TestLeaveKeepsTasksRunning(t *testing.T) {
 	t.Parallel()
-	r, cfg, d, state := leftRunning(t)
+	r, cfg, d := leftRunning(t)
 	index := r.runner.Alloc().ModifyIndex
 
-	cfg.Saved = state.saved()
 	next := begin(t, cfg)
 	next.until("running", func(a *api.Allocation) bool { return a.ClientStatus == "running" })
 	next.untilCalls(d, "restored yes", 1)
@@ -274,10 +262,9 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 // finds them.
 func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 	t.Parallel()
-	_, cfg, d, state := leftRunning(t)
+	r, cfg, d := leftRunning(t)
 	before := len(d.read())
 
-	cfg.Saved = state.saved()
 	refused := cfg
 	refused.Hooks = append(slices.Clone(cfg.Hooks), refusing{})
 	second := begin(t, refused)
@@ -292,6 +279,7 @@ func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 		t.Error("it has ended, with a task that runs")
 	}
 
+	cfg.Saved = r.saved()
 	third := begin(t, cfg)
 	third.untilState("main", "running")
 	must.OK(t, third.runner.Stop(t.Context(), interfaces.StopRequest{}))

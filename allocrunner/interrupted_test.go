@@ -2,7 +2,6 @@ package allocrunner_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -77,10 +76,9 @@ func TestAStopInterruptsTheSetUp(t *testing.T) {
 // TestAStopInterruptsTheSetUpOfARunningTask, which is then ended.
 func TestAStopInterruptsTheSetUpOfARunningTask(t *testing.T) {
 	t.Parallel()
-	_, cfg, d, state := leftRunning(t)
+	_, cfg, d := leftRunning(t)
 	before := len(d.read())
 	hook := blocking{d, make(chan struct{})}
-	cfg.Saved = state.saved()
 	cfg.Hooks = []interfaces.RunnerHook{hook, &noting{diary: d}}
 	r := begin(t, cfg)
 	<-hook.called
@@ -102,32 +100,23 @@ func TestADetachInterruptsTheSetUp(t *testing.T) {
 	for name, resumed := range map[string]bool{"new": false, "resumed": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var cfg interfaces.Config
-			state, d := &memory{}, &diary{}
+			d := &diary{}
+			cfg := configure(t, "service", unedited, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
 			if resumed {
-				_, cfg, d, state = leftRunning(t)
-			} else {
-				cfg = configure(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state },
-					shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
+				_, cfg, d = leftRunning(t)
 			}
-			interrupted := cfg
-			for i := range 2 { // the next runner may be interrupted, too
-				if resumed || i > 0 {
-					interrupted.Saved = state.saved()
-				}
+			hooks := cfg.Hooks
+			for range 2 { // the next runner may be interrupted, too
 				hook := blocking{d, make(chan struct{})}
-				interrupted.Hooks = []interfaces.RunnerHook{hook}
-				r := begin(t, interrupted)
+				cfg.Hooks = []interfaces.RunnerHook{hook}
+				r := begin(t, cfg)
 				<-hook.called
-				r.runner.Detach()
-				if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-					t.Fatalf("got %v, want ErrDetached", err)
-				}
+				cfg = r.leave()
 				if r.runner.Terminal() {
 					t.Fatal("it has ended")
 				}
 			}
-			cfg.Saved = state.saved()
+			cfg.Hooks = hooks
 			next := begin(t, cfg)
 			next.untilState("main", "running")
 			next.untilFile("main/local/pids")

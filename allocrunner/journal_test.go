@@ -1,58 +1,47 @@
 package allocrunner_test
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
-	"taskapi/internal/polltest"
+	"taskapi/internal/must"
 )
 
 // TestASetUpThatFailsIsWritten with the reason in every task's state, as readers see it.
 func TestASetUpThatFailsIsWritten(t *testing.T) {
 	t.Parallel()
-	state := &memory{}
-	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) {
-		c.Hooks, c.State = []interfaces.RunnerHook{refusing{}}, state
-	}, shell("a", "exit 0"), shell("b", "exit 0"))
-	if err := r.end(); err == nil {
-		t.Fatal("the set-up did not fail")
-	}
-	saved, shown := state.saved(), r.runner.Alloc()
-	if !saved.Terminal || saved.Alloc.ClientStatus != "failed" ||
-		saved.Alloc.ClientDescription != shown.ClientDescription {
-		t.Errorf("written: terminal %v, %s (%s); want it terminal, and failed with %q", saved.Terminal,
-			saved.Alloc.ClientStatus, saved.Alloc.ClientDescription, shown.ClientDescription)
-	}
-	if diff := cmp.Diff(shown.TaskStates, saved.Alloc.TaskStates); diff != "" {
-		t.Errorf("task states (-shown +written):\n%s", diff)
-	}
-	for name, task := range saved.Tasks {
-		if got := types(task.State); task.Phase != "dead" || !task.State.Failed || len(got) != 1 ||
-			got[0] != "Setup Failure" {
-			t.Errorf("%s is %s with events %q, failed %v; want a dead one with Setup Failure", name, task.Phase, got,
-				task.State.Failed)
+	file := filepath.Join(t.TempDir(), "file")
+	must.OK(t, os.WriteFile(file, nil, 0o600))
+	for name, edit := range map[string]func(*api.TaskGroup, *config){
+		"a file is in the way": func(_ *api.TaskGroup, c *config) { c.Dir = filepath.Join(file, "alloc") },
+		"a hook refuses":       func(_ *api.TaskGroup, c *config) { c.Hooks = []interfaces.RunnerHook{refusing{}} },
+	} {
+		r := runWith(t, "batch", edit, shell("a", "exit 0"), shell("b", "exit 0"))
+		if err := r.end(); err == nil || errors.Is(err, allocrunner.ErrFailed) || !r.runner.Terminal() {
+			t.Errorf("%s: got %v, over %v; want the reason", name, err, r.runner.Terminal())
 		}
-	}
-}
-
-// TestWhatReadersSeeIsWritten without anybody's asking for it: here, the health of the allocation.
-func TestWhatReadersSeeIsWritten(t *testing.T) {
-	t.Parallel()
-	state := &memory{}
-	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
-		g.Update = &api.UpdateStrategy{
-			MaxParallel: new(1), HealthCheck: new("task_states"), MinHealthyTime: new(time.Millisecond), HealthyDeadline: new(
-				time.Hour),
+		saved, shown := r.saved(), r.runner.Alloc()
+		if !saved.Terminal || saved.Alloc.ClientStatus != "failed" ||
+			saved.Alloc.ClientDescription != shown.ClientDescription {
+			t.Errorf("%s: written: terminal %v, %s (%s); want it terminal, and failed with %q", name, saved.Terminal,
+				saved.Alloc.ClientStatus, saved.Alloc.ClientDescription, shown.ClientDescription)
 		}
-		c.State = state
-	}, shell("main", "exec sleep 1000"))
-	r.until("its health is known", healthKnown)
-	if !polltest.Until(func() bool { return healthKnown(state.saved().Alloc) }) {
-		t.Fatal("the health of the allocation is not written")
+		if diff := cmp.Diff(shown.TaskStates, saved.Alloc.TaskStates); diff != "" {
+			t.Errorf("%s: task states (-shown +written):\n%s", name, diff)
+		}
+		for task, is := range saved.Tasks {
+			if got := types(is.State); is.Phase != "dead" || !is.State.Failed || len(got) != 1 || got[0] != "Setup Failure" {
+				t.Errorf("%s: %s is %s with events %q, failed %v; want a dead one with Setup Failure", name, task, is.Phase,
+					got, is.State.Failed)
+			}
+		}
 	}
 }
 

@@ -58,36 +58,29 @@ func TestALeaseLivesWhileTasksRun(t *testing.T) {
 	for name, keeperDies := range map[string]bool{"by its keeper": false, "by the keeper after it": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			state, path := &memory{}, filepath.Join(t.TempDir(), "lease")
+			path := filepath.Join(t.TempDir(), "lease")
 			lease := newFileLease(t, path)
-			var cfg config
 			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
 				g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1), new(time.Hour)
-				c.State, c.Leases = state, func() []interfaces.Lease { return []interfaces.Lease{lease} }
-				cfg = *c
+				c.Leases = func() []interfaces.Lease { return []interfaces.Lease{lease} }
 			}, shell("t", "exec sleep 1000"))
 			r.untilState("t", "running")
 			if keeperDies {
 				r.killKeeper()
 				r.untilRestarted()
 			}
-			r.runner.Detach()
-			if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-				t.Fatal(err)
-			}
+			cfg := r.leave()
 			lease.file.Close()
 			if !held(t, path) {
 				t.Fatal("the lease has ended while a task runs")
 			}
 
-			cfg.Saved = state.saved()
 			again := newFileLease(t, path)
 			cfg.Leases = func() []interfaces.Lease { return []interfaces.Lease{again} }
 			next := begin(t, cfg)
 			next.untilState("t", "running")
 			if keeperDies {
-				next.runner.Detach()
-				_ = next.end()
+				next.leave()
 				again.file.Close()
 				next.killKeeper() // and with it all that held the lease
 			} else {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,23 +61,14 @@ func eachDriver(t *testing.T, test func(t *testing.T, f flavour)) {
 }
 
 // run runs one task, main.
-func (f flavour) run(t *testing.T, jobType, program string, edit func(*api.Task, *interfaces.Config)) *running {
-	t.Helper()
-	r, _ := f.begin(t, jobType, program, edit)
-	return r
-}
-
-func (f flavour) begin(
-	t *testing.T, jobType, program string, edit func(*api.Task, *interfaces.Config),
-) (*running, interfaces.Config) {
+func (f flavour) run(t *testing.T, jobType, program string, edits ...func(*api.Task, *config)) *running {
 	t.Helper()
 	task := f.task("main", program)
-	cfg := configure(t, jobType, func(_ *api.TaskGroup, c *interfaces.Config) {
-		if edit != nil {
+	return beginWith(t, f.factory(), configure(t, jobType, func(_ *api.TaskGroup, c *config) {
+		for _, edit := range edits {
 			edit(task, c)
 		}
-	}, task)
-	return beginWith(t, f.factory(), cfg), cfg
+	}, task))
 }
 
 // said returns what the task main has written.
@@ -107,7 +97,7 @@ func (r *running) untilSaid(want string) {
 
 func TestLifeOfATaskThatEnds(t *testing.T) {
 	eachDriver(t, func(t *testing.T, f flavour) {
-		r := f.run(t, "batch", "ends well", nil)
+		r := f.run(t, "batch", "ends well")
 		if err := r.end(); err != nil {
 			t.Error(err)
 		}
@@ -160,7 +150,7 @@ func TestLifeOfATaskThatIsStopped(t *testing.T) {
 // TestLifeOfATaskThatIsActedOn is signalled, restarted, updated and measured, and a program runs beside it.
 func TestLifeOfATaskThatIsActedOn(t *testing.T) {
 	eachDriver(t, func(t *testing.T, f flavour) {
-		r, cfg := f.begin(t, "service", "says its signals", func(task *api.Task, _ *interfaces.Config) {
+		r := f.run(t, "service", "says its signals", func(task *api.Task, _ *interfaces.Config) {
 			task.Env = map[string]string{"COLOUR": "blue"}
 		})
 		r.untilSaid("up\n")
@@ -173,9 +163,7 @@ func TestLifeOfATaskThatIsActedOn(t *testing.T) {
 			return a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
 		})
 
-		next := copyJob(cfg.Alloc.Job)
-		next.Meta = map[string]string{"size": "large"}
-		must.OK(t, r.runner.Update(t.Context(), next))
+		must.OK(t, r.runner.Update(t.Context(), r.version(func(j *api.Job) { j.Meta = map[string]string{"size": "large"} })))
 		if got := r.runner.Alloc(); *got.Job.Version != 1 || got.TaskStates["main"].Restarts != 1 {
 			t.Errorf("version %d after %d restarts", *got.Job.Version, got.TaskStates["main"].Restarts)
 		}
@@ -223,43 +211,15 @@ func TestLifeOfATaskWithChecks(t *testing.T) {
 	})
 }
 
-// TestLifeOfATaskWithHooks calls every hook of the task, and the driver gets what they give.
-func TestLifeOfATaskWithHooks(t *testing.T) {
-	eachDriver(t, func(t *testing.T, f flavour) {
-		d := &diary{}
-		r := f.run(t, "service", "says what hooks give", func(_ *api.Task, c *interfaces.Config) {
-			noted(d, c)
-			hooks := c.TaskHooks
-			c.TaskHooks = func(a *api.Allocation, task *api.Task) []interfaces.TaskHook {
-				return append(hooks(a, task), &giving{})
-			}
-		})
-		r.untilSaid("1 main\n")
-		r.untilCalls(d, "main poststart", 1)
-		r.stop()
-		must.OK(t, r.end())
-		want := []string{
-			"prerun g", "main prestart, restored no, kept ", "main poststart, HOOK=main", "prekill", "main prekill",
-			"main exited", "main stop", "postrun",
-		}
-		if got := d.read(); !slices.Equal(got, want) {
-			t.Errorf("%q", got)
-		}
-	})
-}
-
 // TestLifeGoesOnFromAnyMoment: whenever the runner is killed, what it has saved by then is enough for the next, which
 // finds the task that was started, and starts no other.
 func TestLifeGoesOnFromAnyMoment(t *testing.T) {
 	eachDriver(t, func(t *testing.T, f flavour) {
 		state := &moments{}
-		r, cfg := f.begin(t, "service", "is orderly", func(_ *api.Task, c *interfaces.Config) { c.State = state })
+		r := f.run(t, "service", "is orderly", func(_ *api.Task, c *config) { c.State = state })
 		r.untilSaid("up\n")
 		r.untilState("main", "running")
-		r.runner.Detach()
-		if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-			t.Fatal(err)
-		}
+		cfg := r.leave()
 		cfg.State = &memory{}
 		var next *running
 		for i, had := range state.had {
@@ -269,10 +229,7 @@ func TestLifeGoesOnFromAnyMoment(t *testing.T) {
 			if i == len(state.had)-1 {
 				break
 			}
-			next.runner.Detach()
-			if err := next.end(); !errors.Is(err, interfaces.ErrDetached) {
-				t.Fatal(err)
-			}
+			next.leave()
 		}
 		next.stop()
 		if err := next.end(); err != nil || next.said() != "up\ngot INT\n" {
@@ -288,18 +245,12 @@ func TestLifeGoesOnFromAnyMoment(t *testing.T) {
 // policy decides.
 func TestLifeAfterTheDriverHasForgotten(t *testing.T) {
 	t.Parallel()
-	state := &memory{}
-	cfg := configure(t, "service", func(group *api.TaskGroup, c *interfaces.Config) {
-		group.RestartPolicy.Attempts = new(1)
-		c.State = state
-	}, inMemory("main", "sleeps"))
+	cfg := configure(t, "service", func(group *api.TaskGroup, _ *config) { group.RestartPolicy.Attempts = new(1) },
+		inMemory("main", "sleeps"))
 	first := newMemoryDriver()
 	r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(first)), cfg)
 	r.untilState("main", "running")
-	r.runner.Detach()
-	_ = r.end()
-	cfg.Saved = state.saved()
-	r = beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(newMemoryDriver())), cfg)
+	r = beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(newMemoryDriver())), r.leave())
 	r.until("running again", func(a *api.Allocation) bool {
 		return a.TaskStates["main"].Restarts == 1 && a.TaskStates["main"].State == "running"
 	})
@@ -315,14 +266,11 @@ func TestLifeAfterTheDriverHasForgotten(t *testing.T) {
 // TestADriverThatCanNotTell whether its tasks run keeps an allocation from being resumed, and it stays as it is.
 func TestADriverThatCanNotTell(t *testing.T) {
 	t.Parallel()
-	state, driver := &memory{}, newMemoryDriver()
-	cfg := configure(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state },
-		inMemory("main", "sleeps"))
+	driver := newMemoryDriver()
+	cfg := configure(t, "service", unedited, inMemory("main", "sleeps"))
 	r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(driver)), cfg)
 	r.untilState("main", "running")
-	r.runner.Detach()
-	_ = r.end()
-	cfg.Saved = state.saved()
+	cfg = r.leave()
 	r = beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(silent{driver})), cfg)
 	if err := r.end(); err == nil || errors.Is(err, interfaces.ErrDetached) ||
 		!strings.Contains(err.Error(), `task "main": no answer`) || r.runner.Terminal() {
@@ -345,7 +293,7 @@ func (silent) Recover(context.Context, drivers.Task, interfaces.Handle) (drivers
 // TestARunWithoutAbilities takes no signals and has no programs beside it; it is stopped all the same.
 func TestARunWithoutAbilities(t *testing.T) {
 	t.Parallel()
-	cfg := configure(t, "service", func(*api.TaskGroup, *interfaces.Config) {}, inMemory("main", "sleeps"))
+	cfg := configure(t, "service", unedited, inMemory("main", "sleeps"))
 	r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(plainDriver{newMemoryDriver()})), cfg)
 	r.untilState("main", "running")
 	if err := r.runner.Signal(t.Context(), "main", "SIGHUP"); !errors.Is(err, interfaces.ErrNotSupported) {

@@ -38,14 +38,11 @@ func count(list []string, want string) int {
 
 func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 	t.Parallel()
-	state := &memory{}
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) {
-		c.State = state
-	}, shell("main", "exec sleep 1000"))
+	r := run(t, "service", shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
 	for range 2 { // the second is as good as the first
 		must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
-		if got := state.saved().Alloc.DesiredStatus; got != "stop" {
+		if got := r.saved().Alloc.DesiredStatus; got != "stop" {
 			t.Errorf("written down: %q, want stop", got)
 		}
 	}
@@ -54,7 +51,7 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 		t.Errorf("of one that has ended: %v", err)
 	}
 	alloc := r.runner.Alloc()
-	if saved := state.saved(); alloc.ClientStatus != "complete" || !saved.Terminal ||
+	if saved := r.saved(); alloc.ClientStatus != "complete" || !saved.Terminal ||
 		saved.Alloc.ClientStatus != "complete" {
 		t.Errorf("status %s, saved: %s, terminal %v", alloc.ClientStatus, saved.Alloc.ClientStatus, saved.Terminal)
 	}
@@ -64,9 +61,7 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 // left.
 func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	t.Parallel()
-	state := &memory{}
-	var cfg interfaces.Config
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
+	r := run(t, "service",
 		shell("main", `trap 'echo signalled >> $NOMAD_TASK_DIR/signalled' INT; echo $$ > $NOMAD_TASK_DIR/pid; while :; do `+
 			`sleep 0.05; done`,
 			func(t *api.Task) { t.KillTimeout = new(time.Hour) }),
@@ -75,12 +70,8 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 	r.untilState("main", "running")
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilFile("main/local/signalled")
-	r.runner.Detach()
-	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-		t.Fatalf("got %v, want ErrDetached", err)
-	}
 
-	cfg.Saved = state.saved()
+	cfg := r.leave()
 	main := cfg.Saved.Tasks["main"]
 	if left := time.Until(main.Due); left <= 0 || left > time.Hour {
 		t.Errorf("%v are left of the kill timeout", left)
@@ -100,21 +91,18 @@ func TestTheNextRunnerCompletesAStop(t *testing.T) {
 // TestExitsWhileNobodyLooks are reported by the next runner, with their hooks, and the dead do not run again.
 func TestExitsWhileNobodyLooks(t *testing.T) {
 	t.Parallel()
-	state, d := &memory{}, &diary{}
-	var cfg interfaces.Config
-	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { noted(d, c); c.State = state; cfg = *c },
+	d := &diary{}
+	r := runWith(t, "batch", func(_ *api.TaskGroup, c *interfaces.Config) { noted(d, c) },
 		shell("early", "echo $$ >> $NOMAD_TASK_DIR/pids"),
 		shell("late", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; exit 7`))
 	r.untilState("early", "dead")
 	r.untilFile("late/local/pids")
 	r.untilState("late", "running")
-	r.runner.Detach()
-	_ = r.end()
+	cfg := r.leave()
 	before := len(d.read())
 	r.write("alloc/go", "")
 	r.untilGone(r.untilFile("late/local/pids"))
 
-	cfg.Saved = state.saved()
 	next := begin(t, cfg)
 	if err := next.end(); err == nil || !strings.Contains(err.Error(), `task "late"`) {
 		t.Errorf("got %v, want the failure of late", err)
@@ -132,40 +120,6 @@ func TestExitsWhileNobodyLooks(t *testing.T) {
 		if pids := next.untilFile(task + "/local/pids"); strings.Contains(pids, "\n") {
 			t.Errorf("%s ran again: pids %q", task, pids)
 		}
-	}
-}
-
-// TestRestartCountersSurvive a change of runners: attempts are not given again.
-func TestRestartCountersSurvive(t *testing.T) {
-	t.Parallel()
-	state := &memory{}
-	var cfg interfaces.Config
-	r := runWith(t, "batch", func(g *api.TaskGroup, c *interfaces.Config) {
-		g.RestartPolicy.Attempts = new(2)
-		c.State = state
-		cfg = *c
-	}, shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; until [ -e $NOMAD_TASK_DIR/go ]; do sleep 0.05; done; rm `+
-		`$NOMAD_TASK_DIR/go; exit 1`))
-	for i := range 2 {
-		r.untilLines("main/local/pids", i+1)
-		r.untilState("main", "running")
-		r.write("main/local/go", "")
-	}
-	pids := strings.Fields(r.untilLines("main/local/pids", 3))
-	r.until("restarted twice", func(a *api.Allocation) bool {
-		return a.TaskStates["main"].Restarts == 2 && a.TaskStates["main"].State == "running"
-	})
-	r.runner.Detach()
-	_ = r.end()
-	r.write("main/local/go", "")
-	r.untilGone(pids[2])
-
-	cfg.Saved = state.saved()
-	next := begin(t, cfg)
-	err := next.end()
-	if why := event(next.runner.Alloc(), "main", "Not Restarting"); err == nil || why == nil ||
-		!strings.Contains(why.DisplayMessage, "Exceeded allowed attempts 2") {
-		t.Errorf("got %v, %+v, want that the attempts are used up", err, why)
 	}
 }
 
@@ -194,25 +148,18 @@ func TestGroupShutdownDelay(t *testing.T) {
 // TestGroupShutdownDelayGoesOn where an earlier runner has begun it.
 func TestGroupShutdownDelayGoesOn(t *testing.T) {
 	t.Parallel()
-	d, state := &diary{}, &memory{}
-	var cfg interfaces.Config
+	d := &diary{}
 	began := time.Now()
-	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
-		noted(d, c)
-		g.ShutdownDelay, c.State = new(time.Hour), state
-		cfg = *c
-	}, shell("main", "exec sleep 1000"))
+	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) { noted(d, c); g.ShutdownDelay = new(time.Hour) },
+		shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilCalls(d, "prekill", 1)
-	r.runner.Detach()
-	_ = r.end()
-	saved := state.saved()
-	if left := saved.KillAfter.Sub(began); left < time.Hour || left > time.Hour+time.Since(began) {
+	cfg := r.leave()
+	if left := cfg.Saved.KillAfter.Sub(began); left < time.Hour || left > time.Hour+time.Since(began) {
 		t.Errorf("written down: %v after the beginning, want an hour after the stop", left)
 	}
-	saved.KillAfter = time.Now()
-	cfg.Saved = saved
+	cfg.Saved.KillAfter = time.Now()
 	next := begin(t, cfg)
 	must.OK(t, next.end())
 	if e := event(next.runner.Alloc(), "main", "Terminated"); e == nil || e.Details["signal"] != "2" {
@@ -251,14 +198,14 @@ func (r *records) read() string {
 // there is room.
 func TestAFullDiskHurtsNobody(t *testing.T) {
 	t.Parallel()
-	state, log := &memory{}, &records{}
+	log := &records{}
 	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
 		g.RestartPolicy.Attempts = new(100)
-		c.State = state
 		c.Logger = slog.New(slog.NewTextHandler(log, nil))
 	}, shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
 	r.untilState("main", "running")
 	r.untilFile("main/local/pids")
+	state := r.cfg.State.(*memory)
 	state.setFull(true)
 	must.OK(t, r.runner.RestartTask(t.Context(), "main"))
 	r.untilLines("main/local/pids", 2)
@@ -281,28 +228,26 @@ func TestAFullDiskHurtsNobody(t *testing.T) {
 
 func TestUpdateInPlace(t *testing.T) {
 	t.Parallel()
-	state := &memory{}
-	var job *api.Job
-	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *interfaces.Config) {
 		g.Services = []*api.Service{service("", okCheck("old"))}
-		job, c.State = c.Alloc.Job, state
 	}, shell("main", `trap 'exit 0' USR1; echo $$ >> $NOMAD_TASK_DIR/pids; while :; do sleep 0.05; done`))
 	r.untilState("main", "running")
 	r.untilFile("main/local/pids")
 
-	next := copyJob(job)
-	group := next.TaskGroups[0]
-	group.Tasks[0].KillSignal = "SIGUSR1"
-	group.Services[0].Checks[0].Name = "new"
-	next.Meta = map[string]string{"colour": "blue"}
+	job := copyJob(r.cfg.Alloc.Job)
+	next := r.version(func(j *api.Job) {
+		j.TaskGroups[0].Tasks[0].KillSignal = "SIGUSR1"
+		j.TaskGroups[0].Services[0].Checks[0].Name = "new"
+		j.Meta = map[string]string{"colour": "blue"}
+	})
 	must.OK(t, r.runner.Update(t.Context(), next))
 	if err := r.runner.Update(t.Context(), next); err != nil {
 		t.Errorf("the same once more: %v", err)
 	}
 	alloc := r.runner.Alloc()
-	if *alloc.Job.Version != 1 || alloc.Job.Meta["colour"] != "blue" || *state.saved().Alloc.Job.Version != 1 {
+	if *alloc.Job.Version != 1 || alloc.Job.Meta["colour"] != "blue" || *r.saved().Alloc.Job.Version != 1 {
 		t.Errorf("job version %d with meta %v; written down: version %d; want version 1, blue", *alloc.Job.Version,
-			alloc.Job.Meta, *state.saved().Alloc.Job.Version)
+			alloc.Job.Meta, *r.saved().Alloc.Job.Version)
 	}
 	results, _ := r.runner.Checks()
 	for _, c := range results {
@@ -337,16 +282,10 @@ func TestUpdateInPlace(t *testing.T) {
 // TestTasksWithoutARecord, which was lost with a damaged file, are known by their processes.
 func TestTasksWithoutARecord(t *testing.T) {
 	t.Parallel()
-	state := &memory{}
-	var cfg interfaces.Config
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
-		shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
+	r := run(t, "service", shell("main", "echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000"))
 	r.untilFile("main/local/pids")
 	r.untilState("main", "running")
-	r.runner.Detach()
-	_ = r.end()
-
-	cfg.Saved = state.saved()
+	cfg := r.leave()
 	cfg.Saved.Tasks, cfg.Saved.Alloc.TaskStates = nil, nil
 	next := begin(t, cfg)
 	next.untilState("main", "running")
@@ -362,9 +301,7 @@ func TestTasksWithoutARecord(t *testing.T) {
 func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
 	t.Parallel()
 	says := `echo $NOMAD_TASK_NAME >> $NOMAD_ALLOC_DIR/order; `
-	state := &memory{}
-	var cfg interfaces.Config
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *interfaces.Config) { c.State = state; cfg = *c },
+	r := run(t, "service",
 		shell("init", says, lifecycle("prestart", false)),
 		shell("main",
 			`trap 'until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; sleep 0.2
@@ -378,13 +315,9 @@ func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
 	r.untilEvents("init", "Restarting", 1)
 	r.untilEvents("main", "Restart Signaled", 1)
 	r.untilEvents("other", "Restarting", 1)
-	r.runner.Detach()
-	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-		t.Fatalf("got %v, want ErrDetached", err)
-	}
+	cfg := r.leave()
 	_ = result(t, restarted)
 
-	cfg.Saved = state.saved()
 	next := begin(t, cfg)
 	next.until("it goes on", func(*api.Allocation) bool {
 		return next.runner.Signal(t.Context(), "main", "SIGNULL") == nil

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/nomad/api"
-
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/fingerprint"
@@ -41,7 +39,7 @@ func TestARegisteredDriver(t *testing.T) {
 		must.OK(t, err)
 		group, found, err := review.Group(job, "", review.Host{Drivers: known})
 		must.OK(t, err)
-		cfg = configure(t, "batch", func(*api.TaskGroup, *interfaces.Config) {})
+		cfg = configure(t, "batch", unedited)
 		cfg.Alloc.Job, cfg.Alloc.TaskGroup = job, *group.Name
 		found = append(found, allocrunner.CheckTasks(cfg.Alloc, t.TempDir(), known)...)
 		for _, f := range found {

@@ -45,39 +45,6 @@ func untilVisits(t *testing.T, visits *atomic.Int64, want int64) {
 	}
 }
 
-// TestChecksBeginAgain with a restart: those of the group's services with each of tasks together, those of a task's
-// with each of its own. In an hour they would not run a second time by themselves.
-func TestChecksBeginAgain(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		ofTask  bool
-		restart func(*running) error
-	}{
-		"the group's, running tasks": {false, func(r *running) error { return r.runner.RestartRunning(t.Context()) }},
-		"the group's, all tasks":     {false, func(r *running) error { return r.runner.RestartAll(t.Context()) }},
-		"the task's":                 {true, func(r *running) error { return r.runner.RestartTask(t.Context(), "main") }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			port, visits := visited(t)
-			check := api.ServiceCheck{Name: "port", Type: "tcp", PortLabel: port, Interval: time.Hour, Timeout: time.Minute}
-			main := shell("main", "exec sleep 1000")
-			if tc.ofTask {
-				main.Services = []*api.Service{service("", check)}
-			}
-			r := runWith(t, "service", func(g *api.TaskGroup, _ *config) {
-				if !tc.ofTask {
-					g.Services = []*api.Service{service("", check)}
-				}
-			}, main)
-			r.untilState("main", "running")
-			untilVisits(t, visits, 1)
-			must.OK(t, tc.restart(r))
-			untilVisits(t, visits, 2)
-		})
-	}
-}
-
 // TestNoCheckRunsDuringTheShutdownDelay: the services have left.
 func TestNoCheckRunsDuringTheShutdownDelay(t *testing.T) {
 	t.Parallel()
@@ -155,9 +122,7 @@ func (e ending) Ending(_ context.Context, req *interfaces.RunnerPrerunRequest) e
 // ended.
 func TestNoPrerunForAStop(t *testing.T) {
 	t.Parallel()
-	r, cfg, d, state := leftRunning(t)
-	_ = r
-	cfg.Saved = state.saved()
+	_, cfg, d := leftRunning(t)
 	interfaces.StopRequest{}.Apply(cfg.Saved.Alloc)
 	cfg.Hooks = append(slices.Clone(cfg.Hooks), ending{d})
 	before := len(d.read())

@@ -76,9 +76,8 @@ func testRequestDuringAResumption(
 ) {
 	t.Helper()
 	t.Parallel()
-	_, cfg, _, state := leftRunning(t)
+	_, cfg, _ := leftRunning(t)
 	alloc, task := newSlow(), newSlow()
-	cfg.Saved = state.saved()
 	if !saved {
 		main := cfg.Saved.Tasks["main"]
 		main.Phase, main.Handle = "starting", nil
@@ -125,9 +124,8 @@ func TestPauseStateDuringAResumption(t *testing.T) {
 	} {
 		t.Run(string(want), func(t *testing.T) {
 			t.Parallel()
-			_, cfg, _, state := leftRunning(t)
+			_, cfg, _ := leftRunning(t)
 			alloc := newSlow()
-			cfg.Saved = state.saved()
 			task := cfg.Saved.Tasks["main"]
 			task.Outside, task.Override = saved.Outside, saved.Override
 			cfg.Saved.Tasks["main"] = task

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +50,7 @@ func lifecycle(hook string, sidecar bool) func(*api.Task) {
 // running is an allocation under way.
 type running struct {
 	t      *testing.T
+	cfg    config
 	runner *allocrunner.Runner
 	dir    string
 	stop   context.CancelFunc
@@ -61,8 +61,10 @@ type running struct {
 // run starts an allocation of the tasks in a job of the type.
 func run(t *testing.T, jobType string, tasks ...*api.Task) *running {
 	t.Helper()
-	return runWith(t, jobType, func(*api.TaskGroup, *interfaces.Config) {}, tasks...)
+	return runWith(t, jobType, unedited, tasks...)
 }
+
+func unedited(*api.TaskGroup, *config) {}
 
 func runWith(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfaces.Config), tasks ...*api.Task) *running {
 	t.Helper()
@@ -81,6 +83,7 @@ func configure(t *testing.T, jobType string, edit func(*api.TaskGroup, *interfac
 		Alloc: &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Namespace: "default",
 			JobID: "job", Job: job, TaskGroup: "g", NodeID: "n", NodeName: "n"},
 		Dir:    filepath.Join(t.TempDir(), "alloc"),
+		State:  &memory{},
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	edit(group, &cfg)
@@ -96,7 +99,7 @@ func begin(t *testing.T, cfg interfaces.Config) *running {
 
 func beginWith(t *testing.T, factory interfaces.Factory, cfg interfaces.Config) *running {
 	t.Helper()
-	r := &running{t: t, dir: cfg.Dir, result: make(chan error, 1)}
+	r := &running{t: t, cfg: cfg, dir: cfg.Dir, result: make(chan error, 1)}
 	also := cfg.OnEvent
 	cfg.OnEvent = func(task string, e *api.TaskEvent) {
 		if also != nil {
@@ -118,6 +121,30 @@ func beginWith(t *testing.T, factory interfaces.Factory, cfg interfaces.Config) 
 }
 
 func (r *running) seen() []string { return r.events.read() }
+
+// saved returns what another runner would know.
+func (r *running) saved() *interfaces.Saved {
+	return r.cfg.State.(interface{ saved() *interfaces.Saved }).saved()
+}
+
+// leave ends the runner, not its tasks, and returns what another runner needs to go on with them.
+func (r *running) leave() config {
+	r.t.Helper()
+	r.runner.Detach()
+	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
+		r.t.Fatalf("got %v, want ErrDetached", err)
+	}
+	next := r.cfg
+	next.Saved = r.saved()
+	return next
+}
+
+// version returns a copy of the job, to be edited.
+func (r *running) version(edit func(*api.Job)) *api.Job {
+	next := copyJob(r.cfg.Alloc.Job)
+	edit(next)
+	return next
+}
 
 // end waits for the allocation to end and gives Run's error, also when called again.
 func (r *running) end() error {
@@ -193,79 +220,6 @@ func (r *running) wantEvents(task string, want ...string) {
 	}
 }
 
-func TestFailureIsReportedWithItsReason(t *testing.T) {
-	t.Parallel()
-	r := run(t, "batch", shell("main", "exit 3"))
-	err := r.end()
-	if !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), `task "main": Exit Code: 3`) {
-		t.Errorf("got %v, want ErrFailed with the task and its reason", err)
-	}
-	r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated", "Not Restarting")
-	if got := r.runner.Alloc().ClientStatus; got != "failed" {
-		t.Errorf("status %s, want failed", got)
-	}
-}
-
-func TestRestartPolicyIsFollowed(t *testing.T) {
-	t.Parallel()
-	r := run(t, "batch", shell("main", `echo x >> $NOMAD_TASK_DIR/runs; exit 1`, func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(2)}
-	}))
-	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
-		t.Fatalf("got %v, want ErrFailed", err)
-	}
-	if got := r.untilFile("main/local/runs"); got != "x\nx\nx" {
-		t.Errorf("runs %q, want three", got)
-	}
-	if got := r.runner.Alloc().TaskStates["main"].Restarts; got != 2 {
-		t.Errorf("restarts %d, want 2", got)
-	}
-}
-
-func TestOrderOfHooks(t *testing.T) {
-	t.Parallel()
-	mark := func(name string) string { return `echo ` + name + ` >> $NOMAD_ALLOC_DIR/order` }
-	r := run(t, "batch",
-		shell("bye", mark("bye"), lifecycle("poststop", false)),
-		shell("main", mark("main")+`; until [ -s $NOMAD_ALLOC_DIR/hello ]; do sleep 0.05; done`),
-		shell("init", mark("init"), lifecycle("prestart", false)),
-		shell("side", `echo up > $NOMAD_ALLOC_DIR/side; exec sleep 1000`, lifecycle("prestart", true)),
-		shell("hello", mark("hello")+`; echo x > $NOMAD_ALLOC_DIR/hello`, lifecycle("poststart", false)),
-	)
-	must.OK(t, r.end())
-	got := strings.Fields(r.untilFile("alloc/order"))
-	before := func(a, b string) bool { return slices.Index(got, a) < slices.Index(got, b) }
-	if len(got) != 4 || !before("init", "main") || !before("init", "hello") || got[3] != "bye" {
-		t.Errorf("order %v", got)
-	}
-	r.wantEvents("side", "Received", "Task Setup", "Started", "Main Tasks Dead", "Killing", "Terminated", "Killed")
-}
-
-func TestFailedPrestartEndsAll(t *testing.T) {
-	t.Parallel()
-	r := run(t, "service", shell("init", "exit 1", lifecycle("prestart", false)), shell("main", "exec sleep 1000"))
-	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
-		t.Fatalf("got %v, want ErrFailed", err)
-	}
-	r.wantEvents("main", "Received", "Sibling Task Failed", "Killing")
-}
-
-func TestKillSkipsDelaysAndPoststop(t *testing.T) {
-	t.Parallel()
-	r := run(t, "service",
-		shell("main", "echo up > $NOMAD_TASK_DIR/up; exec sleep 1000", func(t *api.Task) { t.ShutdownDelay = time.Hour }),
-		shell("bye", "exec sleep 1000", lifecycle("poststop", false)))
-	r.untilFile("main/local/up")
-	r.untilState("main", "running")
-	r.stop()
-	r.until("in its shutdown delay", func(*api.Allocation) bool {
-		return slices.Contains(r.of("main"), "Waiting for shutdown delay")
-	})
-	r.runner.Kill()
-	must.OK(t, r.end())
-	r.wantEvents("bye", "Received", "Killing")
-}
-
 func TestRestartOnRequest(t *testing.T) {
 	t.Parallel()
 	r := run(t, "service", shell("main", `echo $$ >> $NOMAD_TASK_DIR/pids; exec sleep 1000`),
@@ -323,50 +277,6 @@ func TestRestartOfAllRepeatsTheOrder(t *testing.T) {
 		"Terminated")
 }
 
-func TestSignalsByName(t *testing.T) {
-	t.Parallel()
-	r := run(t, "service",
-		shell("main", `trap 'echo HUP > $NOMAD_TASK_DIR/got' HUP; trap 'echo USR1 > $NOMAD_TASK_DIR/got' USR1; echo up > `+
-			`$NOMAD_TASK_DIR/up; while :; do sleep 0.05; done`))
-	r.untilFile("main/local/up")
-	r.untilState("main", "running")
-	for _, tc := range []struct{ task, name, want string }{
-		{"main", "sighup", "HUP"}, {"main", "USR1", "USR1"}, {"", "SIGHUP", "HUP"},
-	} {
-		got := filepath.Join(r.dir, "main/local/got")
-		must.OK(t, errors.Join(os.RemoveAll(got), r.runner.Signal(t.Context(), tc.task, tc.name)))
-		if got := r.untilFile("main/local/got"); got != tc.want {
-			t.Errorf("signal %q to %q: the task saw %q", tc.name, tc.task, got)
-		}
-	}
-	if got := r.of("main"); !slices.Contains(got, "Signaling") {
-		t.Errorf("events %v have no Signaling", got)
-	}
-}
-
-func TestMissingBinaryIsAFailedAttempt(t *testing.T) {
-	t.Parallel()
-	r := run(t, "batch", shell("main", "", func(t *api.Task) {
-		t.Config = map[string]any{"command": "/no/such/program"}
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1)}
-	}))
-	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
-		t.Fatalf("got %v, want ErrFailed", err)
-	}
-	r.wantEvents("main", "Received", "Task Setup", "Driver Failure", "Restarting", "Driver Failure", "Not Restarting")
-}
-
-func TestUnknownReferenceFailsForGood(t *testing.T) {
-	t.Parallel()
-	r := run(t, "batch", shell("main", "${NOMAD_NOPE}", func(t *api.Task) {
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(5)}
-	}))
-	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) {
-		t.Fatalf("got %v, want ErrFailed", err)
-	}
-	r.wantEvents("main", "Received", "Task Setup", "Failed Validation", "Not Restarting")
-}
-
 func TestTasksSeeTheirEnvironment(t *testing.T) {
 	t.Parallel()
 	r := runWith(t, "batch", func(g *api.TaskGroup, _ *interfaces.Config) {
@@ -378,27 +288,6 @@ func TestTasksSeeTheirEnvironment(t *testing.T) {
 	port := r.runner.Alloc().AllocatedResources.Shared.Ports[0].Value
 	if got, want := r.untilFile("main/local/out"), fmt.Sprintf("/bin/sh %d hello main", port); got != want {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestNothingStartsWhenTheMachineCannot(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "file")
-	must.OK(t, os.WriteFile(file, nil, 0o600))
-	for name, edit := range map[string]func(*api.TaskGroup, *interfaces.Config){
-		"a file is in the way": func(_ *api.TaskGroup, c *interfaces.Config) { c.Dir = filepath.Join(file, "alloc") },
-		"a hook refuses":       func(_ *api.TaskGroup, c *interfaces.Config) { c.Hooks = append(c.Hooks, refusing{}) },
-	} {
-		r := runWith(t, "batch", edit, shell("main", "true"))
-		if err := r.end(); err == nil || errors.Is(err, allocrunner.ErrFailed) {
-			t.Errorf("%s: got %v, want the reason", name, err)
-		}
-		if got := r.seen(); got != nil {
-			t.Errorf("%s: events %v", name, got)
-		}
-		if a := r.runner.Alloc(); a.ClientStatus != "failed" || !r.runner.Terminal() {
-			t.Errorf("%s: status %s, over %v", name, a.ClientStatus, r.runner.Terminal())
-		}
 	}
 }
 

@@ -95,21 +95,15 @@ func TestServicesComeAndGo(t *testing.T) {
 // are set up. Clients find the results of before, not an allocation without checks.
 func TestChecksAreKnownDuringAResume(t *testing.T) {
 	t.Parallel()
-	d, state := &diary{}, &memory{}
-	var cfg config
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-		registers(d, c)
+		registers(&diary{}, c)
 		g.Services = []*api.Service{service("", restartingCheck("1", time.Hour))}
-		c.State = state
-		cfg = *c
 	}, shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
-	r.until("a check to have a result", func(*api.Allocation) bool { return len(state.saved().Checks) > 0 })
-	cfg.Saved = state.saved() // as after SIGKILL
-	r.runner.Detach()
-	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-		t.Fatal(err)
-	}
+	r.until("a check to have a result", func(*api.Allocation) bool { return len(r.saved().Checks) > 0 })
+	saved := r.saved() // as after SIGKILL
+	cfg := r.leave()
+	cfg.Saved = saved
 	var next *running
 	begun, known := make(chan struct{}), make(chan int, 1)
 	cfg.Hooks = []interfaces.RunnerHook{prerunHook(func() {
@@ -139,66 +133,14 @@ func (h prerunHook) Prerun(context.Context, *interfaces.RunnerPrerunRequest) err
 	return nil
 }
 
-// TestEveryRestartRegistersAgain: of one task its services, of several the group's, too, again and again.
-func TestEveryRestartRegistersAgain(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		check   *api.ServiceCheck // of the group's service
-		own     *api.ServiceCheck // of the task's
-		restart func(*running) error
-		want    []string
-		not     string
-	}{
-		"one task": {restart: func(r *running) error { return r.runner.RestartTask(t.Context(), "main") },
-			want: []string{"-db", "main: Terminated", "main: Started", "+db"}, not: "-web"},
-		"running tasks": {restart: func(r *running) error { return r.runner.RestartRunning(t.Context()) },
-			want: []string{"-web", "+web", "-db", "main: Terminated", "main: Started", "+db"}},
-		"all tasks": {restart: func(r *running) error { return r.runner.RestartAll(t.Context()) },
-			want: []string{"-web", "+web", "-db", "main: Terminated", "main: Started", "+db"}},
-		"check_restart of the group": {check: new(restartingCheck("1", time.Millisecond)),
-			want: []string{"-web", "+web", "-db", "main: Started", "+db", "-web", "+web", "-db", "main: Started", "+db"}},
-		"check_restart of a task": {own: new(restartingCheck("1", time.Millisecond)), not: "-web",
-			want: []string{"-db", "main: Started", "+db", "-db", "main: Started", "+db"}},
-		"a crash": {restart: func(r *running) error { return r.runner.Signal(t.Context(), "main", "SIGKILL") }, not: "-web",
-			want: []string{"-db", "main: Terminated", "main: Started", "+db"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := &diary{}
-			main := shell("main", "exec sleep 1000")
-			web, db := named("web"), named("db")
-			if tc.check != nil {
-				web.Checks = []api.ServiceCheck{*tc.check}
-			}
-			if tc.own != nil {
-				db.Checks = []api.ServiceCheck{*tc.own}
-			}
-			main.Services = []*api.Service{db}
-			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-				registers(d, c)
-				g.Services = []*api.Service{web}
-				g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1000), new(time.Hour)
-			}, main)
-			for i := 0; i < 2 && tc.restart != nil; i++ {
-				r.untilInOrder(d, slices.Repeat([]string{"main: Started", "+db"}, i+1)...)
-				must.OK(t, tc.restart(r))
-				r.untilInOrder(d, slices.Repeat(tc.want, i+1)...)
-			}
-			r.untilInOrder(d, tc.want...)
-			if slices.Contains(d.read(), tc.not) {
-				t.Errorf("noted %q: %s was not to be touched", d.read(), tc.not)
-			}
-		})
-	}
-}
-
 // TestResultsEndWithTheRegistration: what was found before a restart is not shown after it, while nothing has been
-// found since.
+// found since. The checks begin again with a restart: in an hour they would not run a second time by themselves.
 func TestResultsEndWithTheRegistration(t *testing.T) {
 	t.Parallel()
 	for name, restart := range map[string]func(*running) error{
-		"of the group": func(r *running) error { return r.runner.RestartRunning(t.Context()) },
-		"of a task":    func(r *running) error { return r.runner.RestartTask(t.Context(), "main") },
+		"of the group, running tasks": func(r *running) error { return r.runner.RestartRunning(t.Context()) },
+		"of the group, all tasks":     func(r *running) error { return r.runner.RestartAll(t.Context()) },
+		"of a task":                   func(r *running) error { return r.runner.RestartTask(t.Context(), "main") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -241,19 +183,18 @@ func TestAnUpdateRegistersWhatChanged(t *testing.T) {
 	t.Parallel()
 	d := &diary{}
 	var p *registrationtest.Provider
-	var job *api.Job
 	main := shell("main", "exec sleep 1000")
 	main.Services = []*api.Service{named("db")}
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-		p, job = registers(d, c), c.Alloc.Job
+		p = registers(d, c)
 		g.Services = []*api.Service{named("web"), named("gone"), named("stays")}
 	}, main)
 	r.untilInOrder(d, "main: Started", "+db")
 	p.Took()
-	next := copyJob(job)
-	group := next.TaskGroups[0]
-	group.Services[0].Tags = []string{"new"}
-	group.Services[1].Name = "came"
+	next := r.version(func(j *api.Job) {
+		j.TaskGroups[0].Services[0].Tags = []string{"new"}
+		j.TaskGroups[0].Services[1].Name = "came"
+	})
 	must.OK(t, r.runner.Update(t.Context(), next))
 	if got := p.Took(); !slices.Equal(got, []string{"+web", "+came", "-gone"}) {
 		t.Errorf("told %q", got)
@@ -309,31 +250,24 @@ func TestServicesOfATaskThatEndsAtOnce(t *testing.T) {
 // TestServicesOutliveTheirRunner, and leave when a task has ended before the next one came.
 func TestServicesOutliveTheirRunner(t *testing.T) {
 	t.Parallel()
-	state, d := &memory{}, &diary{}
+	d := &diary{}
 	var p *registrationtest.Provider
-	var cfg config
 	stays, ends := shell("stays", "exec sleep 1000"), shell("ends",
 		"until [ -e $NOMAD_ALLOC_DIR/end ]; do sleep 0.05; done")
 	stays.Services, ends.Services = []*api.Service{named("db")}, []*api.Service{named("short")}
 	r := runWith(t, "batch", func(g *api.TaskGroup, c *config) {
 		p = registers(d, c)
 		g.Services = []*api.Service{named("web")}
-		c.State = state
-		cfg = *c
 	}, stays, ends)
 	r.untilInOrder(d, "+db")
 	r.untilInOrder(d, "+short")
-	r.runner.Detach()
-	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-		t.Fatal(err)
-	}
+	cfg := r.leave()
 	all := []string{"db", "short", "web"}
 	if got := p.Names(); !slices.Equal(got, all) {
 		t.Fatalf("after the first runner known are %q, want %q", got, all)
 	}
 	r.write("alloc/end", "")
 	p.Took()
-	cfg.Saved = state.saved()
 	cfg.Saved.Alloc.TaskStates["stays"].State = "pending" // as saved right after the task's start
 	next := begin(t, cfg)
 	next.untilState("ends", "dead")

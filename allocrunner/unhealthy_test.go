@@ -1,7 +1,6 @@
 package allocrunner_test
 
 import (
-	"errors"
 	"net"
 	"slices"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
@@ -56,85 +54,60 @@ func (g *graces) of(task string) []time.Duration {
 	return slices.Clone(g.after[task])
 }
 
-// TestEachStartHasItsGrace before a check of the group can ask for a restart, by whatever the task was restarted.
+// TestEachStartHasItsGrace before a check of the group can ask for a restart.
 func TestEachStartHasItsGrace(t *testing.T) {
 	t.Parallel()
-	for name, restart := range map[string]func(*running) error{
-		"one task":      func(r *running) error { return r.runner.RestartTask(t.Context(), "main") },
-		"running tasks": func(r *running) error { return r.runner.RestartRunning(t.Context()) },
-		"all tasks":     func(r *running) error { return r.runner.RestartAll(t.Context()) },
-		"a crash":       func(r *running) error { return r.runner.Signal(t.Context(), "main", "SIGKILL") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-			defer listener.Close()
-			port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
-			const grace = 400 * time.Millisecond
-			seen := &graces{started: map[string]int64{}, after: map[string][]time.Duration{}}
-			r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-				watched(g, restartingCheck(port, grace))
-				c.OnEvent = seen.note
-			}, shell("main", "exec sleep 1000"))
-			r.untilEvents("main", "Started", 1)
-			<-time.After(grace) // the first start's is over
-			must.OK(t, restart(r))
-			r.untilEvents("main", "Restarting", 1)
-			listener.Close()
-			if !polltest.Until(func() bool { return len(seen.of("main")) > 0 }) {
-				t.Fatalf("it is never restarted: %v", r.of("main"))
-			}
-			if after := seen.of("main")[0]; after < grace {
-				t.Errorf("restarted %v after its start, within the grace of %v", after, grace)
-			}
-		})
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer listener.Close()
+	port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+	const grace = 400 * time.Millisecond
+	seen := &graces{started: map[string]int64{}, after: map[string][]time.Duration{}}
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
+		watched(g, restartingCheck(port, grace))
+		c.OnEvent = seen.note
+	}, shell("main", "exec sleep 1000"))
+	r.untilEvents("main", "Started", 1)
+	<-time.After(grace) // the first start's is over
+	must.OK(t, r.runner.RestartTask(t.Context(), "main"))
+	r.untilEvents("main", "Restarting", 1)
+	listener.Close()
+	if !polltest.Until(func() bool { return len(seen.of("main")) > 0 }) {
+		t.Fatalf("it is never restarted: %v", r.of("main"))
+	}
+	if after := seen.of("main")[0]; after < grace {
+		t.Errorf("restarted %v after its start, within the grace of %v", after, grace)
 	}
 }
 
 // TestTheNextRunnerKnowsTheGrace: a task that it takes over has had its grace with the runner before.
 func TestTheNextRunnerKnowsTheGrace(t *testing.T) {
 	t.Parallel()
-	state := &memory{}
-	var cfg config
-	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-		watched(g, restartingCheck("1", time.Hour))
-		c.State = state
-		cfg = *c
-	}, shell("main", "exec sleep 1000"))
+	r := runWith(t, "service", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Hour)) },
+		shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
-	r.runner.Detach()
-	if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-		t.Fatal(err)
-	}
+	cfg := r.leave()
 	if slices.Contains(r.of("main"), "Restart Signaled") {
 		t.Error("restarted within the grace")
 	}
-	cfg.Saved = state.saved()
 	main := cfg.Saved.Tasks["main"]
 	main.State.StartedAt = main.State.StartedAt.Add(-2 * time.Hour)
 	cfg.Saved.Tasks["main"] = main
 	begin(t, cfg).untilEvents("main", "Restart Signaled", 1)
 }
 
-// TestUnhealthyServicesLeavePoststopAlone: they have left when it starts, and come back when all tasks begin again.
-func TestUnhealthyServicesLeavePoststopAlone(t *testing.T) {
+// TestTheGroupsServicesComeBack when all tasks begin again after the main tasks had ended.
+func TestTheGroupsServicesComeBack(t *testing.T) {
 	t.Parallel()
-	r := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Millisecond)) },
-		shell("main", "exit 0"), shell("last", "sleep 0.5", lifecycle("poststop", false)))
+	r := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Hour)) },
+		shell("main", "test -e again && exec sleep 1000; exit 0"),
+		shell("last", "exec sleep 1000", lifecycle("poststop", false)))
 	r.untilState("last", "running")
 	if got, _ := r.runner.Checks(); got != nil {
 		t.Errorf("the services have checks without a task: %v", got)
 	}
-	must.OK(t, r.end())
-	r.wantEvents("last", "Received", "Task Setup", "Started", "Terminated")
-
-	again := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { watched(g, restartingCheck("1", time.Hour)) },
-		shell("main", "test -e again && exec sleep 1000; exit 0"), shell("last", "exec sleep 1000",
-			lifecycle("poststop", false)))
-	again.untilState("last", "running")
-	again.write("main/again", "")
-	must.OK(t, again.runner.RestartAll(t.Context()))
-	again.untilCheck("a failure", func(c api.AllocCheckStatus) bool { return c.Status == "failure" })
+	r.write("main/again", "")
+	must.OK(t, r.runner.RestartAll(t.Context()))
+	r.untilCheck("a failure", func(c api.AllocCheckStatus) bool { return c.Status == "failure" })
 }
 
 // TestUnhealthyServicesWaitForTheirTasks: nothing is restarted before the main tasks run, and what prepares them never

@@ -17,31 +17,20 @@ import (
 	"taskapi/internal/polltest"
 )
 
-// updating is a hook that updates the allocation while it is set up.
-type updating struct{ update func(context.Context) error }
-
-func (u *updating) Name() string { return "updating" }
-
-func (u *updating) Prerun(ctx context.Context, _ *interfaces.RunnerPrerunRequest) error {
-	return u.update(ctx)
-}
-
 // TestAnUpdateDuringTheSetUp is followed by hooks and tasks that had been made of the job before.
 func TestAnUpdateDuringTheSetUp(t *testing.T) {
 	t.Parallel()
-	d, hook := &diary{}, &updating{}
-	var job *api.Job
-	begin := make(chan struct{})
+	d, begin := &diary{}, make(chan struct{})
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
 		noted(d, c)
 		g.Services = []*api.Service{service("", okCheck("old"))}
-		job, c.Hooks = c.Alloc.Job, append(c.Hooks, hook)
-		hook.update = func(ctx context.Context) error { <-begin; return nil }
+		c.Hooks = append(c.Hooks, prerunHook(func() { <-begin }))
 	}, shell("main", `trap 'exit 0' USR1; echo up > local/up; while :; do sleep 0.05; done`))
-	next := copyJob(job)
-	next.Meta = map[string]string{"colour": "blue"}
-	next.TaskGroups[0].Tasks[0].KillSignal = "SIGUSR1"
-	next.TaskGroups[0].Services[0].Checks[0].Name = "new"
+	next := r.version(func(j *api.Job) {
+		j.Meta = map[string]string{"colour": "blue"}
+		j.TaskGroups[0].Tasks[0].KillSignal = "SIGUSR1"
+		j.TaskGroups[0].Services[0].Checks[0].Name = "new"
+	})
 	r.untilCalls(d, "prerun", 1)
 	must.OK(t, r.runner.Update(t.Context(), next))
 	close(begin)
@@ -64,12 +53,10 @@ func TestAnUpdateDuringTheSetUp(t *testing.T) {
 // TestARefusedUpdateChangesNothing, whatever it is that can't be done.
 func TestARefusedUpdateChangesNothing(t *testing.T) {
 	t.Parallel()
-	var job *api.Job
 	d := &diary{}
 	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
 		noted(d, c)
 		g.Services = []*api.Service{service("", okCheck("c"))}
-		job = c.Alloc.Job
 	}, shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
 	before := r.runner.Alloc()
@@ -77,8 +64,7 @@ func TestARefusedUpdateChangesNothing(t *testing.T) {
 		"SIGNOPE": func(g *api.TaskGroup) { g.Tasks[0].KillSignal = "SIGNOPE" },
 		"nolabel": func(g *api.TaskGroup) { g.Services[0].Checks[0].PortLabel = "nolabel" },
 	} {
-		next := copyJob(job)
-		edit(next.TaskGroups[0])
+		next := r.version(func(j *api.Job) { edit(j.TaskGroups[0]) })
 		if err := r.runner.Update(t.Context(), next); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -87,9 +73,8 @@ func TestARefusedUpdateChangesNothing(t *testing.T) {
 		"no such group": func(j *api.Job) { *j.TaskGroups[0].Name = "other" },
 		"no such task":  func(j *api.Job) { j.TaskGroups[0].Tasks[0].Name = "other" },
 	} {
-		next := copyJob(job)
-		edit(next)
-		if _, refused := errors.AsType[*interfaces.DestructiveError](r.runner.Update(t.Context(), next)); !refused {
+		err := r.runner.Update(t.Context(), r.version(edit))
+		if _, refused := errors.AsType[*interfaces.DestructiveError](err); !refused {
 			t.Errorf("%s: it is not refused as destructive", name)
 		}
 	}
@@ -115,18 +100,16 @@ func (f following) Update(ctx context.Context, _ *interfaces.RunnerUpdateRequest
 // TestAnUpdateIsCompleted when its caller has gone away, and when a hook fails.
 func TestAnUpdateIsCompleted(t *testing.T) {
 	t.Parallel()
-	var job *api.Job
 	d, log := &diary{}, &records{}
 	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) {
 		noted(d, c)
-		job, c.Hooks, c.Logger = c.Alloc.Job, append(c.Hooks, following{d}), slog.New(slog.NewTextHandler(log, nil))
+		c.Hooks, c.Logger = append(c.Hooks, following{d}), slog.New(slog.NewTextHandler(log, nil))
 	},
 		shell("a", "exec sleep 1000"), shell("b", "exec sleep 1000"))
 	r.untilCalls(d, "poststart", 2)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	next := copyJob(job)
-	next.Meta = map[string]string{"colour": "blue"}
+	next := r.version(func(j *api.Job) { j.Meta = map[string]string{"colour": "blue"} })
 	if err := r.runner.Update(gone, next); err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
@@ -141,17 +124,12 @@ func TestAnUpdateIsCompleted(t *testing.T) {
 // TestAnUpdatedRestartPolicy judges the next exit, with the attempts that have been used up.
 func TestAnUpdatedRestartPolicy(t *testing.T) {
 	t.Parallel()
-	var job *api.Job
-	r := runWith(t, "batch", func(g *api.TaskGroup, c *config) {
-		g.RestartPolicy.Attempts = new(1)
-		job = c.Alloc.Job
-	}, shell("main", `echo x >> local/runs; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; rm `+
+	r := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { g.RestartPolicy.Attempts = new(1) }, shell("main", `echo x >> local/runs; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; rm `+
 		`$NOMAD_ALLOC_DIR/go; exit 1`))
 	r.untilFile("main/local/runs")
 	r.write("alloc/go", "")
 	r.untilLines("main/local/runs", 2)
-	next := copyJob(job)
-	next.TaskGroups[0].Tasks[0].RestartPolicy.Attempts = new(2)
+	next := r.version(func(j *api.Job) { j.TaskGroups[0].Tasks[0].RestartPolicy.Attempts = new(2) })
 	must.OK(t, r.runner.Update(t.Context(), next))
 	r.write("alloc/go", "")
 	r.untilLines("main/local/runs", 3)
@@ -166,18 +144,13 @@ func TestAnUpdatedRestartPolicy(t *testing.T) {
 // TestUpdatesOfWhatEnds are refused while the tasks are being killed, and leave them to their end.
 func TestUpdatesOfWhatEnds(t *testing.T) {
 	t.Parallel()
-	var job *api.Job
 	d := &diary{}
-	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-		noted(d, c)
-		g.ShutdownDelay = new(time.Hour)
-		job = c.Alloc.Job
-	}, shell("main", "exec sleep 1000"))
+	r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay = new(time.Hour) },
+		shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilCalls(d, "prekill", 1)
-	next := copyJob(job)
-	next.Meta = map[string]string{"colour": "blue"}
+	next := r.version(func(j *api.Job) { j.Meta = map[string]string{"colour": "blue"} })
 	if err := r.runner.Update(t.Context(), next); !errors.Is(err, interfaces.ErrTerminal) {
 		t.Errorf("got %v, want ErrTerminal", err)
 	}
@@ -189,13 +162,10 @@ func TestUpdatesOfWhatEnds(t *testing.T) {
 // restarts don't suffice for is refused, and nothing restarts.
 func TestUpdateTasks(t *testing.T) {
 	t.Parallel()
-	var job *api.Job
-	state := &memory{}
 	body := "echo $$ $TEXT >> $NOMAD_TASK_DIR/starts; exec sleep 1000"
 	first := shell("first", "exit 0")
 	first.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}
-	r := runWith(t, "service", func(_ *api.TaskGroup, c *config) { job, c.State = c.Alloc.Job, state },
-		first, shell("changed", body), shell("other", body))
+	r := run(t, "service", first, shell("changed", body), shell("other", body))
 	starts := func(task string) []string {
 		text, _ := os.ReadFile(filepath.Join(r.dir, task, "local", "starts"))
 		return strings.FieldsFunc(string(text), func(c rune) bool { return c == '\n' })
@@ -210,13 +180,12 @@ func TestUpdateTasks(t *testing.T) {
 	untilStarts("changed", 1)
 	untilStarts("other", 1)
 
-	next := copyJob(job)
-	next.TaskGroups[0].Tasks[1].Env = map[string]string{"TEXT": "new"}
+	next := r.version(func(j *api.Job) { j.TaskGroups[0].Tasks[1].Env = map[string]string{"TEXT": "new"} })
 	must.OK(t, r.runner.UpdateTasks(t.Context(), next, []string{"changed"}))
 	if got := untilStarts("changed", 2); !strings.HasSuffix(got[1], " new") {
 		t.Errorf("started %q, want the second with new", got)
 	}
-	if got := *state.saved().Alloc.Job.Version; got != 1 {
+	if got := *r.saved().Alloc.Job.Version; got != 1 {
 		t.Errorf("version %d is saved, want 1", got)
 	}
 

@@ -165,11 +165,9 @@ func TestAVolumeThatIsClosedToTheUser(t *testing.T) {
 func TestOneWriter(t *testing.T) {
 	t.Parallel()
 	dir := volumeDir(t)
-	state := &memory{}
 	writer := configure(t, "service", volumed(dir, false, func(_ *volumes.Volume, r *api.VolumeRequest) {
 		r.AccessMode = volumes.SingleWriter
 	}), shell("main", "exec sleep 1000", mountedAt("data")))
-	writer.State = state
 	first := begin(t, writer)
 	first.untilState("main", "running")
 	other := func(edit func(*volumes.Volume, *api.VolumeRequest)) error {
@@ -191,12 +189,8 @@ func TestOneWriter(t *testing.T) {
 	if err := other(func(_ *volumes.Volume, r *api.VolumeRequest) { r.ReadOnly = true }); err != nil {
 		t.Errorf("a reader: %v", err)
 	}
-	first.runner.Detach()
-	if err := first.end(); !errors.Is(err, interfaces.ErrDetached) {
-		t.Fatal(err)
-	}
+	writer = first.leave()
 	refused() // the keeper holds the claim
-	writer.Saved = state.saved()
 	next := begin(t, writer)
 	next.untilState("main", "running")
 	refused()
@@ -211,10 +205,8 @@ func TestOneWriter(t *testing.T) {
 func TestAVolumeThatIsGone(t *testing.T) {
 	t.Parallel()
 	dir := volumeDir(t)
-	state := &memory{}
 	cfg := configure(t, "service", volumed(dir, false, nil), shell("main", "echo up >> data/starts; exec sleep 1000",
 		mountedAt("data")))
-	cfg.State = state
 	first := begin(t, cfg)
 	first.untilState("main", "running")
 	starts := func() string {
@@ -224,14 +216,11 @@ func TestAVolumeThatIsGone(t *testing.T) {
 	if !polltest.Until(func() bool { return starts() == "up\n" }) {
 		t.Fatalf("starts: %q", starts())
 	}
-	first.runner.Detach()
-	if err := first.end(); !errors.Is(err, interfaces.ErrDetached) {
-		t.Fatal(err)
-	}
+	cfg = first.leave()
 	next := configure(t, "service", volumed(dir, false, func(v *volumes.Volume, _ *api.VolumeRequest) {
 		v.Name = "other"
 	}))
-	cfg.Hooks, cfg.TaskHooks, cfg.Leases, cfg.Saved = next.Hooks, next.TaskHooks, next.Leases, state.saved()
+	cfg.Hooks, cfg.TaskHooks, cfg.Leases = next.Hooks, next.TaskHooks, next.Leases
 	r := beginWith(t, allocrunner.WithDrivers(builtin.Drivers), cfg)
 	r.untilState("main", "running")
 	r.restartTask("main")
