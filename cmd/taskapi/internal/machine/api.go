@@ -105,8 +105,7 @@ func (s *server) close() {
 func (m *Machine) listen() ([]net.Listener, error) {
 	config := socket.Config{
 		Path: Socket(string(m.cfg.Dir)), Mode: 0o600, UID: -1, GID: -1, MaxConns: mostConnections,
-		Share: socket.NewBudget(mostConnections).Share(mostConnections), Refusal: []byte(handlers.Refusal),
-		Logger: m.cfg.Logger,
+		Refusal: []byte(handlers.Refusal), Logger: m.cfg.Logger,
 	}
 	unix, err := socket.Listen(config)
 	if errors.Is(err, socket.ErrInUse) {
