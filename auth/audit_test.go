@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -519,7 +520,9 @@ func TestNoTokenIsWrittenAnywhere(t *testing.T) {
 			r.URL = &url.URL{Path: "/v1/allocation/" + token, RawQuery: "token=" + token}
 			r.Header.Set("Authorization", "Bearer "+token)
 			if _, denial := w.authenticator.Authenticate(r, web, peer); denial != nil {
-				said.WriteString(denial.Error() + apierror.OfDenial(denial.Reason).Words())
+				answer := httptest.NewRecorder()
+				apierror.WriteDenial(answer, denial)
+				said.WriteString(denial.Error() + answer.Body.String())
 			}
 			w.refusals.Lacked(web, r.Method, r.Method, r.URL.EscapedPath(), auth.All)
 		}

@@ -194,6 +194,9 @@ func TestReasons(t *testing.T) {
 		if names[why.String()] || why.String() == "" {
 			t.Errorf("reason %d is called %q", why, why)
 		}
+		if why.Status() < 400 || why.Status() >= 500 {
+			t.Errorf("%s is answered with %d", why, why.Status())
+		}
 		names[why.String()] = true
 	}
 	source, err := os.ReadFile("../identity/reason.go") // a list here would go on without the reasons that are added there

@@ -105,7 +105,7 @@ func TestKinds(t *testing.T) {
 		body   string
 	}{
 		{runnerError(apierror.Invalid, "m"), 400, "m"},
-		{runnerError(apierror.PermissionDenied), 403, "Permission denied"},
+		{runnerError(apierror.PathEscapes), 403, "Path escapes the alloc directory"},
 		{runnerError(apierror.NoTask), 404, "Task not found"},
 		{runnerError(apierror.Conflict, "m"), 409, "m"},
 		{runnerError(apierror.Internal), 500, "internal error"},

@@ -1,7 +1,7 @@
 // Package apierror is the table of all errors of the API: each Kind with its HTTP status and the words that the client
 // reads. Where Nomad has words for an error, these are Nomad's, because clients match on them. No part of an error's
-// cause reaches a client. The reasons for which package auth refuses a request are mapped to Kinds in denial.go, the
-// errors of a runner and of the shared store in causes.go.
+// cause reaches a client. The words for the reasons for which package auth refuses a request are in denial.go. The errors
+// of a runner and of the shared store are mapped to Kinds in causes.go.
 package apierror
 
 import (
@@ -41,8 +41,6 @@ var (
 	Invalid         = kind(http.StatusBadRequest, "%s") // for the reason that is given
 	AmbiguousLength = kind(http.StatusBadRequest,
 		"the length of the body must be given by Content-Length or by Transfer-Encoding, in HTTP/1.1, and not by both")
-	AmbiguousCredentials = kind(http.StatusBadRequest,
-		"Ambiguous credentials: send one token, in X-Nomad-Token or in Authorization: Bearer")
 	TaskAndAllTasks = kind(http.StatusBadRequest, "task name cannot be set when restarting all tasks")
 	UnknownSignal   = kind(http.StatusBadRequest, "unknown signal %s")
 	UndecodableBody = kind(http.StatusBadRequest, "Failed to decode body: %s")
@@ -52,15 +50,12 @@ var (
 	JobMismatch     = kind(http.StatusBadRequest, "Job ID does not match")
 	NoRegion        = kind(http.StatusBadRequest, "No path to region")
 
-	// Callers who may not.
+	// Files that the caller may not read.
 
-	Unauthorized     = kind(http.StatusUnauthorized, "Unauthorized")
-	Forbidden        = kind(http.StatusForbidden, "Forbidden")         // no valid token
-	PermissionDenied = kind(http.StatusForbidden, "Permission denied") // a valid token without the capability
-	PathEscapes      = kind(http.StatusForbidden, "Path escapes the alloc directory")
-	SecretFile       = kind(http.StatusForbidden, "Reading secret file prohibited: %s")
-	PrivateFile      = kind(http.StatusForbidden, "Reading private file prohibited: %s")
-	FilePermission   = kind(http.StatusForbidden, "%s: permission denied for the task's user")
+	PathEscapes    = kind(http.StatusForbidden, "Path escapes the alloc directory")
+	SecretFile     = kind(http.StatusForbidden, "Reading secret file prohibited: %s")
+	PrivateFile    = kind(http.StatusForbidden, "Reading private file prohibited: %s")
+	FilePermission = kind(http.StatusForbidden, "%s: permission denied for the task's user")
 
 	// The object does not exist, or the caller may not see it.
 
@@ -124,11 +119,9 @@ var (
 	TooManyWaits   = kind(http.StatusTooManyRequests, "%d blocking queries wait on this socket, and no more are possible")
 	TooManyBulky   = kind(http.StatusTooManyRequests,
 		"the long answers that are made or not yet read take all of their %d MB")
-	TooManyFiles    = kind(http.StatusBadRequest, "%s: too many entries to list")
-	TooManyExecs    = kind(http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time")
-	TooManyFailures = kind(http.StatusTooManyRequests, "Too many failed authentication attempts")
-	TooManyRequests = kind(http.StatusTooManyRequests, "Too many requests") // of a caller who is known
-	UnderWay        = kind(http.StatusTooManyRequests,
+	TooManyFiles = kind(http.StatusBadRequest, "%s: too many entries to list")
+	TooManyExecs = kind(http.StatusTooManyRequests, "as many commands run in the allocation's tasks as may at a time")
+	UnderWay     = kind(http.StatusTooManyRequests,
 		"another registration or a stop of job %q is under way; try again")
 
 	// The same request may succeed later.

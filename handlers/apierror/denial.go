@@ -1,36 +1,36 @@
 package apierror
 
 import (
+	"cmp"
 	"net/http"
 
 	"taskapi/auth"
 )
 
-// OfDenial returns the Kind of a request that auth refused for the reason. It is the one place where a reason becomes
-// words.
-func OfDenial(why auth.Reason) Kind {
+// Forbidden are the words for a token that is not valid. They don't say why.
+const Forbidden = "Forbidden"
+
+// wordsOf returns the words of the answer to a request that auth refused for the reason.
+func wordsOf(why auth.Reason) string {
 	switch why {
-	case auth.NotRefused:
-		return Internal
 	case auth.NoToken:
-		return Unauthorized
+		return "Unauthorized"
 	case auth.AmbiguousToken:
-		return AmbiguousCredentials
+		return "Ambiguous credentials: send one token, in X-Nomad-Token or in Authorization: Bearer"
 	case auth.CallerLimited, auth.GlobalLimited:
-		return TooManyFailures
+		return "Too many failed authentication attempts"
 	case auth.RequestLimited:
-		return TooManyRequests
+		return "Too many requests"
 	case auth.MissingCapability:
-		return PermissionDenied
+		return "Permission denied"
 	}
-	return Forbidden // an answer does not say why a token is not valid
+	return Forbidden
 }
 
 // WriteDenial answers a request that auth refused, and returns the status. A 401 has WWW-Authenticate; a 429 has
 // Retry-After.
 func WriteDenial(w http.ResponseWriter, denial *auth.Denial) int {
-	kind := OfDenial(denial.Reason)
-	status := kind.Status()
+	status := cmp.Or(denial.Reason.Status(), http.StatusInternalServerError)
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -40,7 +40,7 @@ func WriteDenial(w http.ResponseWriter, denial *auth.Denial) int {
 	case http.StatusTooManyRequests:
 		h.Set("Retry-After", RetryAfter(denial.RetryAfter))
 	}
-	words := kind.Words()
+	words := wordsOf(denial.Reason)
 	switch { // Nomad's words come first: clients look for them
 	case denial.Needs != 0:
 		words += ": needs " + denial.Needs.AnyOf()

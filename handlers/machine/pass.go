@@ -269,7 +269,7 @@ var errEnded = errors.New("the allocation has ended")
 // possible, because the token of the allocation's operator has every right.
 func endedUnderway(status int, content []byte) bool {
 	words := strings.TrimSpace(string(content[:min(len(content), 64)]))
-	return status == http.StatusUnauthorized || status == http.StatusForbidden && words == apierror.Forbidden.Words()
+	return status == http.StatusUnauthorized || status == http.StatusForbidden && words == apierror.Forbidden
 }
 
 // streamed returns an answer that lasts.
