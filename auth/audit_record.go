@@ -130,6 +130,12 @@ func NewCommandRecord(command string) Record {
 	}
 }
 
+// Refused returns the record of a request that was refused for the reason.
+func (r Record) Refused(why Reason) Record {
+	r.Outcome, r.Status, r.Reason = Denied, why.Status(), why.String()
+	return r
+}
+
 // Runs returns the record with the program, or the job's action, that the request runs in a task.
 func (r Record) Runs(task, program string) Record {
 	r.Program = clean(hideTokens(task+": "+program), maxTextBytes)

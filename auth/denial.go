@@ -33,9 +33,7 @@ func (a *Authenticator) refuse(r *http.Request, owner Owner, peer Peer, v verdic
 	a.counters.refused[v.why].Add(1)
 	a.config.Refusals.add(owner, Refusal{Reason: v.why.String()})
 	if a.config.Auditor != nil {
-		record := NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, v.from, v.why.Status())
-		record.Outcome, record.Reason = Denied, v.why.String()
-		a.config.Auditor.Audit(record)
+		a.config.Auditor.Audit(NewRecord(r.Method, r.URL.EscapedPath(), owner, peer, v.from, 0).Refused(v.why))
 	}
 	if due(&a.logs) {
 		a.config.Logger.WarnContext(r.Context(), "request refused", "alloc", owner.AllocationID, "task", owner.Task,

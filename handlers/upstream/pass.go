@@ -147,7 +147,7 @@ func (s *taskSocket) pass(r *request) {
 	defer r.conn.Lasting(recheck, end)()
 	r.Request = r.WithContext(ctx)
 	r.conn.Upgrading(recheck)
-	defer s.recordPassed(r) // also when the proxy cuts off an answer that breaks
+	defer func() { s.recordDone(r, r.status) }() // also when the proxy cuts off an answer that breaks
 	s.proxy.ServeHTTP(&frames{ResponseWriter: r.w, conn: r.conn, recheck: recheck}, r.Request)
 }
 
@@ -169,13 +169,6 @@ func (s *taskSocket) begin(r *request) error {
 		return apierror.New(apierror.Unavailable, err)
 	}
 	return nil
-}
-
-// recordPassed records a request that was passed on.
-func (s *taskSocket) recordPassed(r *request) {
-	if s.config.Auditor != nil && (r.change || s.config.AuditReads) {
-		s.config.Auditor.Audit(s.record(r, r.status))
-	}
 }
 
 // frames is the answer to a client. Each write is a frame: it waits for its turn among busy sockets, needs a token that

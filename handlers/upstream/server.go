@@ -150,7 +150,9 @@ func (s *taskSocket) serve(w http.ResponseWriter, r *http.Request, conn *transpo
 	}
 	if err == nil && s.config.Allowed != nil {
 		if denial := s.config.Allowed(r, req.namespace, principal); denial != nil {
-			s.recordDenied(req, denial)
+			if s.config.Auditor != nil {
+				s.config.Auditor.Audit(s.record(req, 0).Refused(denial.Reason))
+			}
 			err = denial
 		}
 	}
@@ -243,12 +245,12 @@ func (s *taskSocket) fromCache(r *request, q read) bool {
 	if err != nil {
 		s.config.Logger.Debug("a read has no answer", "path", r.path, "error", err)
 		known := unavailable("the agent does not answer")
-		s.recordRead(r, known.Kind.Status())
+		s.recordDone(r, known.Kind.Status())
 		fail(r.w, known)
 		return true
 	}
 	s.Sent(len(v.body))
-	s.recordRead(r, v.status)
+	s.recordDone(r, v.status)
 	if v.kept() && q.after == 0 && age == 0 {
 		r.conn.Remember()
 	}
@@ -320,16 +322,9 @@ func (s *taskSocket) record(r *request, status int) auth.Record {
 	return s.config.Detail(record, r.Method, r.URL, r.namespace)
 }
 
-func (s *taskSocket) recordDenied(r *request, denial *auth.Denial) {
-	if s.config.Auditor != nil {
-		record := s.record(r, denial.Reason.Status())
-		record.Outcome, record.Reason = auth.Denied, denial.Reason.String()
-		s.config.Auditor.Audit(record)
-	}
-}
-
-func (s *taskSocket) recordRead(r *request, status int) {
-	if s.config.Auditor != nil && s.config.AuditReads && !r.change {
+// recordDone records a request that was answered with the status, if such requests are recorded.
+func (s *taskSocket) recordDone(r *request, status int) {
+	if s.config.Auditor != nil && (r.change || s.config.AuditReads) {
 		s.config.Auditor.Audit(s.record(r, status))
 	}
 }

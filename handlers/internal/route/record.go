@@ -50,8 +50,8 @@ func (s *socket) lacking(r *Request, anyOf auth.CapabilitySet) *auth.Denial {
 	s.config.Refusals.Lacked(s.owner, r.Method, r.matched.Pattern, r.URL.EscapedPath(), anyOf)
 	if s.config.Auditor != nil {
 		r.recorded = true
-		record := s.recordOf(r, denial.Reason.Status())
-		record.Outcome, record.Reason, record.Capability = auth.Denied, denial.Reason.String(), anyOf.AnyOf()
+		record := s.recordOf(r, 0).Refused(denial.Reason)
+		record.Capability = anyOf.AnyOf()
 		s.config.Auditor.Audit(record)
 	}
 	return denial
