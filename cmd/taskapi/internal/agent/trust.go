@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -34,14 +35,14 @@ func KeySource(value string) (source, options string, remote bool) {
 	return source, options, isURL(source)
 }
 
+// optionStart finds the first option of an element of JWKS.
+var optionStart = regexp.MustCompile(`,(claim\.|[a-z]+=)`)
+
 func cutOptions(value string) (source, options string) {
-	end := len(value)
-	for _, option := range []string{",iss=", ",aud=", ",exp=", ",claim."} {
-		if i := strings.Index(value, option); i >= 0 {
-			end = min(end, i)
-		}
+	if at := optionStart.FindStringIndex(value); at != nil {
+		return value[:at[0]], value[at[0]:]
 	}
-	return value[:end], value[end:]
+	return value, ""
 }
 
 // isURL reports whether a source of keys is a URL, and not a file.

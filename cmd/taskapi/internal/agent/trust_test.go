@@ -27,6 +27,7 @@ func TestIssuerFlag(t *testing.T) {
 		",iss=x":           {says: "names no file or URL"},
 		"a,iss=":           {says: `"iss=" is no option`},
 		"a,iss=x,issuer=y": {says: `"issuer=y" is no option`},
+		"a,issuer=y":       {says: `"issuer=y" is no option`},
 		"a,iss=x,iss=y":    {says: "twice"},
 		"a,exp=optional":   {source: "a", issuer: identity.Issuer{NoExpiry: true}},
 		"a,exp=never":      {says: `"exp=never" is no option`},
