@@ -60,8 +60,8 @@ func elementOf(t reflect.Type) reflect.Type {
 func TestUnknownFieldsAreDestructive(t *testing.T) {
 	defer jobdiff.WithoutRow(reflect.TypeFor[api.Task](), "KillTimeout")()
 	got := changed(t, `"5s"`, `"10s"`)
-	want := `destructive group "g" > task "t" > kill_timeout: changes from 5s to 10s; unknown field; needs a new ` +
-		`allocation`
+	want := `destructive group "g" > task "t" > kill_timeout: changes from 5s to 10s; unknown field; needs new ` +
+		`processes of all tasks`
 	if !slices.Equal(got, []string{want}) {
 		t.Errorf("got %q, want %q", got, want)
 	}

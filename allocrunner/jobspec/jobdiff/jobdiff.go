@@ -17,7 +17,7 @@ import (
 // Change is one difference between two versions of a job, as the running allocation of one of its groups sees it.
 type Change struct {
 	Path string // `group "web" > task "server" > kill_timeout`, or `job > priority`
-	// The running allocation can apply it; otherwise it is destructive and needs a new allocation or new processes.
+	// The running allocation can apply it; otherwise it is destructive and needs new processes.
 	InPlace bool
 	// Task is the task of which a new process alone would do. It is empty for a change in place, and for one that needs
 	// more.

@@ -96,8 +96,8 @@ func TestChangesAreSaid(t *testing.T) {
 	const inT = `group "g" > task "t" > `
 	const process = "; processes get it at their start; needs new processes"
 	const count = "; applies from the next stop or restart"
-	const ports = "; ports are granted at creation; needs a new allocation"
-	const place = "; set at creation; needs a new allocation"
+	const ports = "; ports are granted at creation; needs new processes of all tasks"
+	const place = "; set at creation; needs new processes of all tasks"
 	const token = "; tokens and files are made from it at the start; needs new processes"
 	const meta = "; checks and services get it at once, a process at its next start"
 	for name, c := range map[string]struct {
@@ -163,7 +163,7 @@ func TestChangesAreSaid(t *testing.T) {
 			[]string{"destructive " + inT + `identity "vault" > aud: changes from ["vault.io"] to ["x"]` + token}},
 		"lifecycle": {[]string{`hook = "prestart"`, `hook = "poststart"`},
 			[]string{`destructive group "g" > task "u" > lifecycle > hook: changes from "prestart" to "poststart"; decides ` +
-				`the order of the tasks; needs a new allocation`}},
+				`the order of the tasks; needs new processes of all tasks`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := changed(t, c.replace...)

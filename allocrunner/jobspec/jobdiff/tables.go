@@ -57,10 +57,10 @@ func (r rule) byProcess() rule {
 const (
 	newProcess    = "processes get it at their start; needs new processes"
 	newIdentity   = "tokens and files are made from it at the start; needs new processes"
-	newPlace      = "set at creation; needs a new allocation"
+	newPlace      = "set at creation; needs new processes of all tasks"
 	otherJob      = "changes the job's identity; needs a new allocation"
 	laterChildren = "later children have it"
-	notHere       = "can't be applied to a running allocation; needs a new one"
+	notHere       = "can't be applied to a running allocation; needs new processes of all tasks"
 
 	atOnce      = ""
 	atNextStart = "applies from the task's next start"
@@ -73,7 +73,7 @@ const (
 	bookkeeping = "kept by a server"
 )
 
-var unknown = destructive("unknown field; needs a new allocation")
+var unknown = destructive("unknown field; needs new processes of all tasks")
 
 type row struct {
 	rule   rule
@@ -103,7 +103,7 @@ var tables = sync.OnceValue(func() map[reflect.Type]map[string]rule {
 var jobRows = []row{
 	{destructive(otherJob).open(), "Region Namespace ID ParentID"},
 	{destructive(newProcess).open(), "Name"},
-	{destructive("decides when tasks run again; needs a new allocation").open(), "Type"},
+	{destructive("decides when tasks run again; needs new processes of all tasks").open(), "Type"},
 	{inPlace(noMeaning), "Priority AllAtOnce UI"},
 	{inPlace(noMeaning).open(), "Datacenters NodePool Constraints Affinities Spreads"},
 	{ignored("the groups have taken them over"), "Reschedule Migrate"},
@@ -134,9 +134,9 @@ var groupRows = []row{
 	{inPlace(noMeaning), `Scaling StopAfterClientDisconnect MaxClientDisconnect
 		PreventRescheduleOnLost`},
 	{inPlace(atOnce), "MaxRunDuration"},
-	{destructive("ports are granted at creation; needs a new allocation").open(), "Networks"},
+	{destructive("ports are granted at creation; needs new processes of all tasks").open(), "Networks"},
 	{destructive(newPlace).open(), "Volumes"},
-	{destructive("decides the allocation's directory; needs a new allocation"), "EphemeralDisk"},
+	{destructive("decides the allocation's directory; needs new processes of all tasks"), "EphemeralDisk"},
 	{destructive(newIdentity).open(), "Consul"},
 }
 
@@ -146,7 +146,7 @@ var taskRows = []row{
 	{destructive(newProcess).open(), "Driver User Resources VolumeMounts CSIPluginConfig Kind"},
 	{destructive(newProcess).byProcess(), "Config Env Templates Artifacts"},
 	{destructive(newProcess), "Secrets DispatchPayload"},
-	{destructive("decides the order of the tasks; needs a new allocation").open(), "Lifecycle"},
+	{destructive("decides the order of the tasks; needs new processes of all tasks").open(), "Lifecycle"},
 	{inPlace(atOnce).open(), "Schedule"},
 	{destructive(newIdentity), "Vault"},
 	{destructive(newIdentity).open(), "Consul Identity Identities"},
@@ -177,7 +177,7 @@ var serviceRows = []row{
 	// Proxies take settings from tags, passwords among them.
 	{inPlace(atOnce), `CheckRestart Tags CanaryTags Meta CanaryMeta EnableTagOverride TaggedAddresses
 		Weights`},
-	{destructive("a service mesh adds tasks; needs a new allocation"), "Connect"},
+	{destructive("a service mesh adds tasks; needs new processes of all tasks"), "Connect"},
 	{destructive(newIdentity).open(), "Identity"},
 }
 
