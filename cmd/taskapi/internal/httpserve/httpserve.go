@@ -57,7 +57,7 @@ func ParseAddress(text string) (Address, error) {
 	address, err := netip.ParseAddrPort(host)
 	if err != nil {
 		return Address{}, fmt.Errorf("%q is no address with a port: give one such as 127.0.0.1:9100, [::1]:9100 or "+
-			"unix:///run/taskapi/metrics.sock; 0.0.0.0:9100 lets every machine connect that reaches this one", text)
+			"unix:///run/taskapi/metrics.sock", text)
 	}
 	return Address{TCP: address}, nil
 }
