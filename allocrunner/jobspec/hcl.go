@@ -64,9 +64,7 @@ func (f *hclFile) parse() (*api.Job, hcl.Diagnostics) {
 		return nil, diags
 	}
 	locals := collectLocals(body) // before preparation, which hides what locals refer to
-	if diags := f.eval.PrepareBody(body, f.cfg.Body); diags.HasErrors() {
-		return nil, diags
-	}
+	f.eval.PrepareBody(body, f.cfg.Body)
 	content, diags := body.Content(rootSchema)
 	if diags.HasErrors() {
 		return nil, diags

@@ -1,9 +1,9 @@
 // Package jobspec reads Nomad job files, HCL2 or JSON.
 //
-// Parse promises that every block and argument of the job specification ends in the api.Job, that what is unknown is an
-// error with its position, and that no input makes it panic or use unbounded memory. The package starts nothing, and
-// reads no files but the job file, the variable files and those that the job file's functions name. Package review
-// lists the parts of a job that one machine can't honour.
+// Parse promises that every block and argument of the job specification ends in the api.Job, and that what is unknown is
+// an error with its position. A text in HCL can make it use any amount of time, memory and stack: package bounded has
+// limits for them. The package starts nothing, and reads no files but the job file, the variable files and those that
+// the job file's functions name. Package review lists the parts of a job that one machine can't honour.
 package jobspec
 
 import (
@@ -104,7 +104,7 @@ func Parse(cfg Config) (*api.Job, error) {
 }
 
 func decode(cfg Config) (*api.Job, error) {
-	if isJSON(cfg) {
+	if IsJSON(cfg) {
 		if len(cfg.Vars) > 0 || len(cfg.VarFiles) > 0 || strings.TrimSpace(cfg.VarText) != "" {
 			return nil, fmt.Errorf("%w: %s is JSON, which has no variables; leave out -var and -var-file", ErrInvalid,
 				cfg.Filename)
@@ -114,7 +114,8 @@ func decode(cfg Config) (*api.Job, error) {
 	return parseHCL(cfg)
 }
 
-func isJSON(cfg Config) bool {
+// IsJSON reports whether a job file is JSON, and so has neither functions nor variables.
+func IsJSON(cfg Config) bool {
 	trimmed := bytes.TrimSpace(cfg.Body)
 	return strings.EqualFold(filepath.Ext(cfg.Filename), ".json") || len(trimmed) > 0 && trimmed[0] == '{'
 }
@@ -129,7 +130,7 @@ func Submission(cfg Config) *api.JobSubmission {
 		return nil
 	}
 	format := "hcl2"
-	if isJSON(cfg) {
+	if IsJSON(cfg) {
 		format = "json"
 	}
 	return &api.JobSubmission{Source: string(cfg.Body), Format: format}

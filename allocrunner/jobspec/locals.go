@@ -108,7 +108,7 @@ func (r *localResolver) evaluate(name string, l *local) {
 		return
 	}
 	known := map[string]cty.Value{"var": r.vars, "local": cty.ObjectVal(r.values)}
-	value, diags := r.file.eval.Value(l.attr.Expr, r.file.eval.Context(known, true))
+	value, diags := l.attr.Expr.Value(r.file.eval.Context(known, true))
 	if diags.HasErrors() {
 		r.fail(name, diags...)
 		return

@@ -20,7 +20,7 @@ type Places struct {
 
 // NewPlaces reads a text that Parse has accepted.
 func NewPlaces(cfg Config) Places {
-	if isJSON(cfg) {
+	if IsJSON(cfg) {
 		return Places{}
 	}
 	root, diags := hcleval.ParseBody(cfg.Body, cfg.Filename)

@@ -153,9 +153,7 @@ func (f *hclFile) fileAttributes(path string, src []byte) (hcl.Attributes, hcl.D
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	if diags := f.eval.PrepareBody(body, src); diags.HasErrors() {
-		return nil, diags
-	}
+	f.eval.PrepareBody(body, src)
 	return body.JustAttributes()
 }
 

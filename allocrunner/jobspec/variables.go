@@ -111,7 +111,7 @@ func (f *hclFile) declaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
 		diags = append(diags, f.set(v, attr.Expr)...)
 	}
 	if attr := content.Attributes["description"]; attr != nil {
-		if text, more := f.eval.Value(attr.Expr, f.eval.Context(nil, false)); more.HasErrors() {
+		if text, more := attr.Expr.Value(f.eval.Context(nil, false)); more.HasErrors() {
 			diags = append(diags, more...)
 		} else if text.Type() != cty.String {
 			diags = append(diags, hcleval.ErrorAt(attr.Expr.Range(), "Invalid description",
@@ -128,7 +128,7 @@ func (f *hclFile) declaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
 
 // set evaluates what gives a variable its value. No variable, local or function can be used in it.
 func (f *hclFile) set(v *variable, expr hcl.Expression) hcl.Diagnostics {
-	value, diags := f.eval.Value(expr, f.eval.Context(nil, false))
+	value, diags := expr.Value(f.eval.Context(nil, false))
 	if diags.HasErrors() {
 		return diags
 	}

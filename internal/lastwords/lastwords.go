@@ -23,7 +23,10 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// OutOfMemory reports whether a Go program ended because it got no memory.
+// OutOfMemory reports whether a Go program ended because it got no memory, or none for another thread. At a bad moment
+// its runtime ends by a SIGSEGV.
 func (b *Buffer) OutOfMemory() bool {
-	return strings.Contains(b.String(), "out of memory") || strings.Contains(b.String(), "cannot allocate memory")
+	words := b.String()
+	return strings.Contains(words, "out of memory") || strings.Contains(words, "cannot allocate memory") ||
+		strings.Contains(words, "Resource temporarily unavailable") || strings.HasPrefix(words, "SIGSEGV")
 }

@@ -106,7 +106,7 @@ func explain(ended error, said *lastwords.Buffer) error {
 	switch words := strings.TrimSpace(said.String()); {
 	case ended == nil:
 		return nil
-	case said.OutOfMemory() || strings.HasPrefix(words, "SIGSEGV"): // the runtime's end when it gets none at a bad moment
+	case said.OutOfMemory():
 		return fmt.Errorf("the process that fetches artifacts needs more than %d MiB of memory", maxMemory>>20)
 	case strings.Contains(ended.Error(), "CPU time limit"):
 		return fmt.Errorf("the process that fetches artifacts needs more than %d seconds of processor time", maxSeconds)

@@ -9,6 +9,8 @@ import (
 	"github.com/landlock-lsm/go-landlock/landlock"
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/proc"
 )
 
 // sandbox is what a process keeps of its rights.
@@ -60,13 +62,8 @@ func confine(spec string) error {
 		unix.RLIMIT_CORE: 0, unix.RLIMIT_DATA: maxMemory, unix.RLIMIT_CPU: maxSeconds, unix.RLIMIT_NOFILE: 1024,
 		unix.RLIMIT_FSIZE: uint64(max(s.Size, 0)) + 1<<20, //nolint:gosec // not negative
 	} {
-		var is unix.Rlimit
-		if err := unix.Getrlimit(what, &is); err != nil {
-			return os.NewSyscallError("getrlimit", err)
-		}
-		most = min(most, is.Max)
-		if err := unix.Setrlimit(what, &unix.Rlimit{Cur: most, Max: most}); err != nil {
-			return os.NewSyscallError("setrlimit", err)
+		if err := proc.Limit(what, most); err != nil {
+			return err
 		}
 	}
 	runtime.LockOSThread() // what follows holds for this thread, which executes the program

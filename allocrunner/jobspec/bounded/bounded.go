@@ -1,7 +1,6 @@
 // Package bounded parses job files. Whatever a job file says, parsing it takes no more time and memory than the limits
-// allow. HCL's functions can't be interrupted, and some texts take a parser hours or gigabytes: only the end of a
-// process ends them. Here is for a process that ends soon after an error; Parse is for all others, and starts a process
-// for each job file.
+// allow. HCL's functions can't be interrupted, and some texts take a parser hours, gigabytes or all of its stack: only
+// the end of a process ends them. So Parse starts a process for each job file in HCL. The kernel holds the limits.
 //
 // That process is the program that imports this package, executed again. It parses in an init function, so that no
 // program has to do anything for it.
@@ -10,6 +9,7 @@ package bounded
 import (
 	"bytes"
 	"context"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/jobspec"
-	"taskapi/internal/memory"
+	"taskapi/internal/lastwords"
 	"taskapi/internal/proc"
 )
 
@@ -31,91 +31,54 @@ const command = "parse-job-file"
 
 // limits are what one job file may take.
 type limits struct {
-	CPU    time.Duration // of all processors together, so that a busy machine fails no job file
-	Memory uint64
+	Seconds uint64 // of all processors together, so that a busy machine fails no job file
+	Memory  uint64
 }
 
-// usual are the limits of Parse. A job file of 4 MiB, the largest, can take 200 times its size.
-var usual = limits{CPU: 10 * time.Second, Memory: 1 << 30}
+// maxAnswer bounds the job, as JSON, with its texts from files: the process that gets them has no limits.
+const maxAnswer = 32 << 20
 
-// The process reads a request from its standard input, and writes an answer.
+// The process reads a request from its standard input, and writes an answer. Both are in gob, which keeps bytes that
+// are no UTF-8.
 type (
 	request struct {
 		Config jobspec.Config
 		Limits limits
 	}
 	answer struct {
-		Job       json.RawMessage
+		Job       []byte // as JSON
 		FromFiles []string
 		Error     string
 		Invalid   bool // the error is jobspec.ErrInvalid
 	}
 )
 
-// Here is jobspec.Parse in this process, for a command that ends soon after an error: the parser may still be at work
-// then. It takes a third of the time of Parse.
-func Here(cfg jobspec.Config) (*api.Job, error) { return here(cfg, usual) }
-
-func here(cfg jobspec.Config, l limits) (*api.Job, error) {
-	type result struct {
-		job  *api.Job
-		err  error
-		read jobspec.FromFiles
-	}
-	done := make(chan result, 1)
-	began := used()
-	go func() {
-		var r result
-		own := cfg
-		own.FromFiles = &r.read
-		r.job, r.err = jobspec.Parse(own)
-		done <- r
-	}()
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	for {
-		select {
-		case r := <-done:
-			if cfg.FromFiles != nil {
-				*cfg.FromFiles = r.read
-			}
-			return r.job, r.err
-		case <-look.C:
-			if what := l.exceeded(began); what != "" {
-				return nil, tooMuch(cfg, what)
-			}
-		}
-	}
+// Parse is jobspec.Parse in a process of its own, which ends with ctx. Syntax trees may take 200 times the text's size.
+func Parse(ctx context.Context, cfg jobspec.Config) (*api.Job, error) {
+	return parse(ctx, cfg, limits{Seconds: 10, Memory: 256<<20 + 200*uint64(len(cfg.Body))})
 }
-
-// tooMuch is the error about a job file that exceeds a limit.
-func tooMuch(cfg jobspec.Config, what string) invalid {
-	return invalid(fmt.Sprintf("invalid job file: %s takes more than %s to read", cfg.Filename, what))
-}
-
-// Parse is jobspec.Parse in a process of its own, which ends with ctx. It is for a process that goes on after an error.
-func Parse(ctx context.Context, cfg jobspec.Config) (*api.Job, error) { return parse(ctx, cfg, usual) }
 
 func parse(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) {
-	input, err := json.Marshal(request{cfg, l})
-	if err != nil {
+	if jobspec.IsJSON(cfg) { // it has no functions, and encoding/json has limits
+		return jobspec.Parse(cfg)
+	}
+	var input, stdout bytes.Buffer
+	var words lastwords.Buffer
+	if err := gob.NewEncoder(&input).Encode(request{cfg, l}); err != nil {
 		return nil, fmt.Errorf("parse %s: %w", cfg.Filename, err)
 	}
-	var stdout, stderr bytes.Buffer
 	// This very program, also when its file has been replaced.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", command)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = &input, &stdout, &words
 	if err := cmd.Run(); ctx.Err() != nil {
 		return nil, ctx.Err()
 	} else if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		why, _, _ := strings.Cut(stderr.String(), "\n")
-		return nil, fmt.Errorf("%w: %s can't be read: its reader ended with %w (%s)",
-			jobspec.ErrInvalid, cfg.Filename, exit, why)
+		return nil, fmt.Errorf("%w: %s %s", jobspec.ErrInvalid, cfg.Filename, l.reason(exit, &words))
 	} else if err != nil {
 		return nil, fmt.Errorf("start the reader of %s: %w", cfg.Filename, err)
 	}
 	var got answer
-	if err := json.Unmarshal(stdout.Bytes(), &got); err != nil {
+	if err := gob.NewDecoder(&stdout).Decode(&got); err != nil {
 		return nil, fmt.Errorf("parse %s: %w", cfg.Filename, err)
 	}
 	if cfg.FromFiles != nil {
@@ -127,7 +90,25 @@ func parse(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) 
 	case got.Error != "":
 		return nil, errors.New(got.Error)
 	}
-	return jobspec.DecodeJob(got.Job)
+	job, err := jobspec.DecodeJob(got.Job)
+	if err != nil { // it is nested too deep to be saved
+		err = fmt.Errorf("%w: %s: %w", jobspec.ErrInvalid, cfg.Filename, err)
+	}
+	return job, err
+}
+
+// reason says why the process has ended without an answer. The kernel sends a SIGKILL at the limit of time, which it
+// measures in another way than the times that a process has used.
+func (l limits) reason(exit *exec.ExitError, words *lastwords.Buffer) string {
+	used := exit.UserTime() + exit.SystemTime()
+	switch {
+	case !exit.Exited() && used >= time.Duration(l.Seconds)*time.Second/2:
+		return fmt.Sprintf("takes more than %d s of a processor's time to read", l.Seconds)
+	case words.OutOfMemory():
+		return fmt.Sprintf("takes more than %d MiB of memory to read", l.Memory>>20)
+	}
+	why, _, _ := strings.Cut(words.String(), "\n")
+	return fmt.Sprintf("can't be read: its reader ended with %s (%s)", exit, why)
 }
 
 // invalid is the text of an error that is jobspec.ErrInvalid.
@@ -146,50 +127,41 @@ func init() {
 // serve parses a job file, writes the answer and ends the process.
 func serve() {
 	var r request
-	if err := json.NewDecoder(os.Stdin).Decode(&r); err != nil {
+	err := gob.NewDecoder(os.Stdin).Decode(&r)
+	if err == nil {
+		err = r.Limits.set()
+	}
+	if err == nil {
+		err = gob.NewEncoder(os.Stdout).Encode(answerTo(r.Config))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	var read jobspec.FromFiles
-	r.Config.FromFiles = &read
-	job, err := here(r.Config, r.Limits)
-	got := answer{FromFiles: read.Texts}
+	os.Exit(0)
+}
+
+// set gives this process the limits: so much memory beyond what the runtime has taken at its start.
+func (l limits) set() error {
+	has := proc.Bytes(proc.Value("/proc/self/status", "VmData"))
+	return errors.Join(proc.Limit(unix.RLIMIT_DATA, has+l.Memory), proc.Limit(unix.RLIMIT_CPU, l.Seconds))
+}
+
+func answerTo(cfg jobspec.Config) answer {
+	read := &jobspec.FromFiles{}
+	cfg.FromFiles = read
+	job, err := jobspec.Parse(cfg)
+	var got answer
 	if err == nil {
 		got.Job, err = json.Marshal(job)
 	}
 	if err != nil {
 		got.Error, got.Invalid = err.Error(), errors.Is(err, jobspec.ErrInvalid)
 	}
-	if json.NewEncoder(os.Stdout).Encode(got) != nil {
-		os.Exit(1) // the parent is gone
+	got.FromFiles = read.Texts
+	if len(got.Job)+len(got.Error)+len(strings.Join(read.Texts, "")) > maxAnswer {
+		return answer{Invalid: true, Error: fmt.Sprintf("%v: the job of %s comes to more than %d MiB",
+			jobspec.ErrInvalid, cfg.Filename, maxAnswer>>20)}
 	}
-	os.Exit(0)
-}
-
-// lookEvery is how often a process looks at its use of memory and time.
-const lookEvery = 10 * time.Millisecond
-
-type usage struct {
-	cpu    time.Duration
-	memory uint64 // of the Go runtime, in bytes
-}
-
-func used() usage {
-	u := usage{memory: memory.InUse()}
-	var self unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &self); err == nil {
-		u.cpu = time.Duration(self.Utime.Nano() + self.Stime.Nano())
-	}
-	return u
-}
-
-// exceeded returns in words which limit this process has exceeded since it had used began; empty for none.
-func (l limits) exceeded(began usage) string {
-	switch now := used(); {
-	case now.cpu-began.cpu > l.CPU:
-		return fmt.Sprintf("%s of a processor's time", l.CPU)
-	case now.memory > began.memory+l.Memory:
-		return fmt.Sprintf("%d MiB of memory", l.Memory>>20)
-	}
-	return ""
+	return got
 }

@@ -29,7 +29,7 @@ func Main() int {
 	for what, most := range map[int]uint64{
 		unix.RLIMIT_DATA: maxMemory, unix.RLIMIT_CPU: maxSeconds, unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: 0,
 	} {
-		if err := unix.Setrlimit(what, &unix.Rlimit{Cur: most, Max: most}); err != nil {
+		if err := proc.Limit(what, most); err != nil {
 			fmt.Fprintln(os.Stderr, "limit:", err)
 			return 1
 		}

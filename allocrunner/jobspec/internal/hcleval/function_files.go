@@ -20,14 +20,9 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 )
 
-const (
-	// MaxFileBytes bounds each file that is read: job file, variable file, and those that functions name. Nomad keeps
-	// sources of up to 1 MB; JSON jobs with templates inside are larger.
-	MaxFileBytes = 4 << 20
-
-	// maxVisited bounds the files that one fileset looks at.
-	maxVisited = 100_000
-)
+// MaxFileBytes bounds each file that is read: job file, variable file, and those that functions name. Nomad keeps
+// sources of up to 1 MB; JSON jobs with templates inside are larger.
+const MaxFileBytes = 4 << 20
 
 // ReadRegular reads a whole regular file of at most MaxFileBytes. Any other file is an error that says what it is;
 // ReadRegular never blocks on a pipe or a device.
@@ -160,13 +155,9 @@ func fileSetFunc(dir string) function.Function {
 
 func matching(root, pattern string) ([]cty.Value, error) {
 	var found []cty.Value
-	visited := 0
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
-		}
-		if visited++; visited > maxVisited {
-			return fmt.Errorf("there are more than %d files below %s", maxVisited, root)
 		}
 		rel, err := filepath.Rel(root, path)
 		if err != nil || entry.IsDir() {
@@ -212,7 +203,7 @@ func (e *Evaluator) renderTemplate(dir, path string, vars cty.Value) (cty.Value,
 		return cty.DynamicVal, err
 	}
 	known := vars.AsValueMap()
-	expr, diags := e.expression([]byte(src), path, hclsyntax.LexTemplate, hclsyntax.ParseTemplate,
+	expr, diags := e.expression([]byte(src), path, hclsyntax.ParseTemplate,
 		newScope(slices.Collect(maps.Keys(known))...))
 	if diags.HasErrors() {
 		return cty.DynamicVal, withoutDetails(diags)

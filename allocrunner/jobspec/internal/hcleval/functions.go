@@ -2,6 +2,8 @@ package hcleval
 
 import (
 	"encoding/base64"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-cty-funcs/cidr"
@@ -17,25 +19,9 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// table returns the function list of Nomad's HCL2 documentation, guarded. Functions of files read relative to dir.
+// table returns the function list of Nomad's HCL2 documentation. Functions of files read relative to dir.
 func (e *Evaluator) table(dir string) map[string]function.Function {
-	functions := unguarded(dir)
-	functions["templatefile"] = e.templateFileFunc(dir)
-	guards := map[string]func([]cty.Value) error{
-		"bcrypt": bcryptGuard, "csvdecode": e.budget.csvGuard, "format": formatGuard, "formatlist": formatGuard,
-		"indent": indentGuard, "join": joinGuard, "jsondecode": e.budget.jsonGuard, "regex_replace": replaceGuard,
-		"replace": replaceGuard, "setproduct": setProductGuard, "yamldecode": e.budget.yamlGuard,
-	}
-	for name, f := range functions {
-		if name != "can" && name != "convert" && name != "try" { // they take expressions, and quote no values
-			functions[name] = guarded(f, guards[name])
-		}
-	}
-	return functions
-}
-
-func unguarded(dir string) map[string]function.Function {
-	return map[string]function.Function{
+	functions := map[string]function.Function{
 		"abs":          stdlib.AbsoluteFunc,
 		"abspath":      filesystem.AbsPathFunc,
 		"base64decode": encoding.Base64DecodeFunc,
@@ -113,6 +99,7 @@ func unguarded(dir string) map[string]function.Function {
 		"strlen":          stdlib.StrlenFunc,
 		"strrev":          stdlib.ReverseFunc,
 		"substr":          stdlib.SubstrFunc,
+		"templatefile":    e.templateFileFunc(dir),
 		"timeadd":         stdlib.TimeAddFunc,
 		"timestamp":       timestampFunc,
 		"title":           stdlib.TitleFunc,
@@ -130,6 +117,44 @@ func unguarded(dir string) map[string]function.Function {
 		"yamlencode":      ctyyaml.YAMLEncodeFunc,
 		"zipmap":          stdlib.ZipmapFunc,
 	}
+	for name, f := range functions {
+		if name != "can" && name != "convert" && name != "try" { // they take expressions, and quote no values
+			functions[name] = hiding(f)
+		}
+	}
+	return functions
+}
+
+// errHidden replaces the error of a call whose arguments come from a file: many errors quote their arguments.
+var errHidden = errors.New("it fails with what was read from a file, which this error does not show")
+
+// hiding returns f with errors that never quote text that was read from a file.
+func hiding(f function.Function) function.Function {
+	params, rest := f.Params(), f.VarParam()
+	for i := range params {
+		params[i].AllowMarked = true
+	}
+	if rest != nil {
+		rest.AllowMarked = true
+	}
+	visible := func(args []cty.Value, err error) error {
+		if err != nil && slices.ContainsFunc(args, cty.Value.ContainsMarked) {
+			return errHidden
+		}
+		return err
+	}
+	return function.New(&function.Spec{
+		Params:   params,
+		VarParam: rest,
+		Type: func(args []cty.Value) (cty.Type, error) { // which decodes a text already
+			ty, err := f.ReturnTypeForValues(args)
+			return ty, visible(args, err)
+		},
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			v, err := f.Call(args)
+			return v, visible(args, err)
+		},
+	})
 }
 
 // lengthFunc counts the elements of a collection or an object, or the characters of a string, as documented.

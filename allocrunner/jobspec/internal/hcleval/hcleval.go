@@ -1,7 +1,7 @@
 // Package hcleval evaluates the expressions of a job file. References that have a value only at run time (NOMAD_*,
-// attr, node, meta, env, ...) are left as their own text, "${like.this}". All functions of Nomad's HCL2 are there. No
-// source text makes the package use unbounded stack, memory or time. It never reads the environment, and reads only
-// regular files of bounded size.
+// attr, node, meta, env, ...) are left as their own text, "${like.this}". All functions of Nomad's HCL2 are there. The
+// package never reads the environment, and reads only regular files of bounded size. A source text can make it use any
+// amount of stack, memory and time: package bounded has the limits.
 package hcleval
 
 import (
@@ -16,10 +16,9 @@ import (
 // knownRoots are the references that are resolved while a job file is read; every other root name is left for run time.
 var knownRoots = []string{"var", "local"}
 
-// Evaluator is shared by the expressions of one job file. It has the functions, the budget, and the texts of the
-// runtime references that were found. It is for one goroutine.
+// Evaluator is shared by the expressions of one job file. It has the functions and the texts of the runtime references
+// that were found. It is for one goroutine.
 type Evaluator struct {
-	budget    *budget
 	functions map[string]function.Function
 	runtime   map[string]cty.Value
 	fromFiles []string
@@ -27,7 +26,7 @@ type Evaluator struct {
 
 // New returns an Evaluator whose file functions read relative to dir.
 func New(dir string) *Evaluator {
-	e := &Evaluator{budget: &budget{left: allowance}, runtime: map[string]cty.Value{}}
+	e := &Evaluator{runtime: map[string]cty.Value{}}
 	e.functions = e.table(dir)
 	return e
 }
@@ -58,10 +57,11 @@ func (e *Evaluator) Context(known map[string]cty.Value, functions bool) *hcl.Eva
 // FromFiles returns the texts that come from files, of all that Plain has returned.
 func (e *Evaluator) FromFiles() []string { return e.fromFiles }
 
-// Plain is Value without marks, for a value that leaves the Evaluator. fromFile reports whether a file was read for it.
+// Plain evaluates a prepared expression to a value that leaves the Evaluator, and so has no marks. fromFile reports
+// whether a file was read for it.
 func (e *Evaluator) Plain(expr hcl.Expression,
 	ctx *hcl.EvalContext) (v cty.Value, fromFile bool, diags hcl.Diagnostics) {
-	v, diags = e.Value(expr, ctx)
+	v, diags = expr.Value(ctx)
 	v, fromFile = e.unmark(v)
 	return v, fromFile, diags
 }
@@ -96,42 +96,9 @@ func (e *Evaluator) addTexts(v cty.Value) {
 	}
 }
 
-// Value evaluates a prepared expression, and charges the value to the file's allowance. Without diagnostics, no part of
-// the value is unknown. Texts that functions read from files are marked.
-func (e *Evaluator) Value(expr hcl.Expression, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	v, diags := expr.Value(ctx)
-	if diags.HasErrors() {
-		return cty.DynamicVal, diags
-	}
-	if diag := e.budget.charge(v, expr.Range()); diag != nil {
-		return cty.DynamicVal, append(diags, diag)
-	}
-	if !v.IsWhollyKnown() {
-		return cty.DynamicVal, append(diags, tooLarge(expr.Range()))
-	}
-	return v, diags
-}
-
-type (
-	lexer         func(src []byte, filename string, start hcl.Pos) (hclsyntax.Tokens, hcl.Diagnostics)
-	parser[T any] func(src []byte, filename string, start hcl.Pos) (T, hcl.Diagnostics)
-)
-
-// parse parses a source of one kind, unless it nests too deep.
-func parse[T any](src []byte, filename string, lex lexer, read parser[T]) (parsed T, diags hcl.Diagnostics) {
-	tokens, diags := lex(src, filename, hcl.InitialPos)
-	if diags.HasErrors() {
-		return parsed, diags
-	}
-	if diag := checkNesting(tokens); diag != nil {
-		return parsed, hcl.Diagnostics{diag}
-	}
-	return read(src, filename, hcl.InitialPos)
-}
-
 // ParseBody parses HCL.
 func ParseBody(src []byte, filename string) (*hclsyntax.Body, hcl.Diagnostics) {
-	file, diags := parse(src, filename, hclsyntax.LexConfig, hclsyntax.ParseConfig)
+	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
 	if diags.HasErrors() {
 		return nil, diags
 	}
@@ -140,32 +107,31 @@ func ParseBody(src []byte, filename string) (*hclsyntax.Body, hcl.Diagnostics) {
 
 // ParseExpression parses and prepares one expression.
 func (e *Evaluator) ParseExpression(src []byte, filename string) (hclsyntax.Expression, hcl.Diagnostics) {
-	return e.expression(src, filename, hclsyntax.LexExpression, hclsyntax.ParseExpression, newScope(knownRoots...))
+	return e.expression(src, filename, hclsyntax.ParseExpression, newScope(knownRoots...))
 }
 
-func (e *Evaluator) expression(src []byte, filename string, lex lexer, read parser[hclsyntax.Expression],
+func (e *Evaluator) expression(src []byte, filename string,
+	parse func([]byte, string, hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics),
 	s scope) (hclsyntax.Expression, hcl.Diagnostics) {
-	expr, diags := parse(src, filename, lex, read)
+	expr, diags := parse(src, filename, hcl.InitialPos)
 	if diags.HasErrors() {
 		return nil, diags
 	}
 	p := preparer{Evaluator: e, src: src}
-	expr = p.expression(expr, s)
-	return expr, p.diags
+	p.expression(expr, s)
+	return expr, nil
 }
 
-// PrepareBody rewrites the expressions of a parsed body in place: runtime references become text, and expressions whose
-// values may grow are charged. It is called once for a body, before any of it is evaluated. src is the text of the
-// body.
-func (e *Evaluator) PrepareBody(body *hclsyntax.Body, src []byte) hcl.Diagnostics {
+// PrepareBody rewrites the runtime references of a parsed body to text, in place. It is called once for a body, before
+// any of it is evaluated. src is the text of the body.
+func (e *Evaluator) PrepareBody(body *hclsyntax.Body, src []byte) {
 	p := preparer{Evaluator: e, src: src}
 	for _, attr := range body.Attributes {
-		attr.Expr = p.expression(attr.Expr, newScope(knownRoots...))
+		p.expression(attr.Expr, newScope(knownRoots...))
 	}
 	for _, block := range body.Blocks {
 		p.rootBlock(block)
 	}
-	return p.diags
 }
 
 // ErrorAt returns an error about a place in a text.

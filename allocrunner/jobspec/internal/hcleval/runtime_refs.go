@@ -27,8 +27,7 @@ func (s scope) with(names ...string) scope {
 // preparer rewrites expressions in place.
 type preparer struct {
 	*Evaluator
-	src   []byte
-	diags hcl.Diagnostics
+	src []byte
 }
 
 // rootBlock prepares a block at the top of a file, but for the type of a variable, which is no expression of values.
@@ -40,7 +39,7 @@ func (p *preparer) rootBlock(block *hclsyntax.Block) {
 	}
 	for name, attr := range block.Body.Attributes {
 		if name != "type" {
-			attr.Expr = p.expression(attr.Expr, s)
+			p.expression(attr.Expr, s)
 		}
 	}
 	for _, inner := range block.Body.Blocks {
@@ -50,7 +49,7 @@ func (p *preparer) rootBlock(block *hclsyntax.Block) {
 
 func (p *preparer) body(body *hclsyntax.Body, s scope) {
 	for _, attr := range body.Attributes {
-		attr.Expr = p.expression(attr.Expr, s)
+		p.expression(attr.Expr, s)
 	}
 	for _, block := range body.Blocks {
 		if block.Type == "dynamic" && len(block.Labels) == 1 {
@@ -75,14 +74,14 @@ func (p *preparer) dynamic(block *hclsyntax.Block, s scope) {
 		switch name {
 		case "iterator":
 		case "labels":
-			attr.Expr = p.expression(attr.Expr, inner)
+			p.expression(attr.Expr, inner)
 			if list, ok := attr.Expr.(*hclsyntax.TupleConsExpr); ok {
 				for i, label := range list.Exprs {
 					list.Exprs[i] = &plain{label, p.Evaluator}
 				}
 			}
 		default:
-			attr.Expr = p.expression(attr.Expr, s)
+			p.expression(attr.Expr, s)
 		}
 	}
 	for _, content := range block.Body.Blocks {
@@ -102,14 +101,11 @@ func (p *plain) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	return v, diags
 }
 
-func (p *preparer) expression(expr hclsyntax.Expression, s scope) hclsyntax.Expression {
-	w := &refWalker{preparer: p, scopes: []scope{s}}
-	p.diags = append(p.diags, hclsyntax.Walk(expr, w)...)
-	return expr
+func (p *preparer) expression(expr hclsyntax.Expression, s scope) {
+	_ = hclsyntax.Walk(expr, &refWalker{preparer: p, scopes: []scope{s}}) // the walker returns none
 }
 
-// refWalker turns runtime references into text on the way down, and on the way up charges expressions whose values may
-// grow.
+// refWalker turns runtime references into text.
 type refWalker struct {
 	*preparer
 	scopes []scope
@@ -140,12 +136,6 @@ func (w *refWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
 			w.runtime[text] = cty.StringVal(text)
 			n.Traversal = hcl.Traversal{hcl.TraverseRoot{Name: text, SrcRange: n.SrcRange}}
 		}
-	case *hclsyntax.LiteralValueExpr:
-		if n.Val.Type() == cty.Number && n.Val.IsKnown() && !n.Val.IsNull() { // its text could be longer than any file
-			if err := checkNumber(n.Val.AsBigFloat()); err != nil {
-				return hcl.Diagnostics{ErrorAt(n.SrcRange, "Number out of range", "%v", err)}
-			}
-		}
 	}
 	return nil
 }
@@ -158,21 +148,8 @@ func (w *refWalker) Exit(node hclsyntax.Node) hcl.Diagnostics {
 		}
 		return nil
 	}
-	switch n := node.(type) {
-	case hclsyntax.ChildScope:
+	if _, ok := node.(hclsyntax.ChildScope); ok {
 		w.scopes = w.scopes[:len(w.scopes)-1]
-	case *hclsyntax.FunctionCallExpr:
-		for i, arg := range n.Args {
-			if !w.isType(arg) {
-				n.Args[i] = w.charged(arg)
-			}
-		}
-	case *hclsyntax.TemplateExpr:
-		for i, part := range n.Parts {
-			n.Parts[i] = w.charged(part)
-		}
-	case *hclsyntax.ForExpr:
-		n.KeyExpr, n.ValExpr, n.CondExpr = w.charged(n.KeyExpr), w.charged(n.ValExpr), w.charged(n.CondExpr)
 	}
 	return nil
 }
@@ -185,12 +162,4 @@ func (w *refWalker) isType(node hclsyntax.Node) bool {
 		return slices.Contains(w.types, hclsyntax.Expression(expr))
 	}
 	return false
-}
-
-// charged wraps an expression; literals cost nothing, and HCL looks at their type.
-func (w *refWalker) charged(expr hclsyntax.Expression) hclsyntax.Expression {
-	if _, literal := expr.(*hclsyntax.LiteralValueExpr); expr == nil || literal {
-		return expr
-	}
-	return &charged{Expression: expr, budget: w.budget}
 }

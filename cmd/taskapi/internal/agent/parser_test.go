@@ -39,10 +39,8 @@ func TestParse(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"no job": {"x = 1\n", "job.hcl:1"},
 		"a file": {hclJob("  meta = { a = file(\"/etc/passwd\") }"), "files of this machine can't be used here"},
-		"deep":   {hclJob("  meta = " + strings.Repeat("[", 200_000) + strings.Repeat("]", 200_000)), "nested more than"},
-		"many":   {hclJob(strings.Repeat("  constraint {\n  }\n", 12_000)), "more than 10000 blocks"},
 		"a bomb": {"locals {\n  a = join(\"\", [for i in range(1000) : \"xxxxxxxxxxxxxxxx\"])\n" + bomb(20) + "}\n" +
-			hclJob(""), "Too large"},
+			hclJob(""), "MiB of memory"},
 		"no text":    {hclJob("\x00"), "not UTF-8 text"},
 		"four MiB":   {strings.Repeat("#", 4<<20+1), "larger than 4 MiB"},
 		"a JSON one": {`{"Job": {"ID": `, "job.hcl"},
