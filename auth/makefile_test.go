@@ -12,7 +12,7 @@ import (
 // without it.
 func TestMakefileRunsNoRaceTests(t *testing.T) {
 	makefile := strings.Join(strings.Fields(string(must.Read(t, "../Makefile"))), " ")
-	if !strings.Contains(makefile, " -run 'Memory$$|^TestAnyMoment$$' \\ ./auth ./allocrunner/internal/taskrunner ") {
+	if !strings.Contains(makefile, " -run 'Memory$$|^TestAnyMoment$$' ./auth ./allocrunner/internal/taskrunner ") {
 		t.Error("the Makefile does not run TestAnyMoment, and the tests of ./auth whose names end in Memory")
 	}
 	source := must.Read(t, "norace_test.go")
