@@ -17,14 +17,16 @@ import (
 // LookUp finds the program that command names: an absolute path means that file and no other; anything else is looked
 // for in the task directory's local/, in the task directory, and then, without a slash, in the PATH of env, the task's
 // own environment (KEY=value). A plain file found in the task directory is made executable; links that lead out of it
-// are followed only to what is executable already. whose begins the command's name in errors: "task's ", or nothing for
-// a program beside a task. The error is a *StartError.
-func LookUp(taskDir, whose, command string, env []string) (string, error) {
+// are followed only to what is executable already. The error is a *StartError.
+func LookUp(taskDir, command string, env []string) (string, error) {
 	if command == "" || strings.Contains(command, "\x00") {
 		return "", &StartError{Reason: fmt.Sprintf("command %q can't name a program", command), Err: fs.ErrInvalid}
 	}
 	if filepath.IsAbs(command) {
-		return absolute(whose, command)
+		if _, err := os.Stat(command); os.IsNotExist(err) {
+			return "", notFound("%s", launch.Problem(command))
+		}
+		return command, nil // whether the kernel will execute it is known at the start
 	}
 	var problem string
 	for _, dir := range []string{filepath.Join(taskDir, "local"), taskDir} {
@@ -47,17 +49,6 @@ func LookUp(taskDir, whose, command string, env []string) (string, error) {
 	return "", notFound("command %q was not found in %s/local, in %s or in the task's PATH %q%s: install it, set "+
 		"PATH in the task's env block, or give an absolute path",
 		command, taskDir, taskDir, path, problem)
-}
-
-// absolute returns the program at an absolute path. It does not check whether the kernel will execute it.
-func absolute(whose, command string) (string, error) {
-	problem := ""
-	if info, err := os.Stat(command); err == nil && !info.IsDir() {
-		return command, nil
-	} else if err == nil {
-		problem = " (it is a directory)"
-	}
-	return "", notFound("program %q does not exist%s: install it, or correct the %scommand", command, problem, whose)
 }
 
 func notFound(format string, args ...any) error {
@@ -139,15 +130,7 @@ func inPath(name string, env []string) (found, path string) {
 // directory. env is as LookUp has it.
 func Missing(command string, env []string) string {
 	if filepath.IsAbs(command) {
-		switch info, err := os.Stat(command); {
-		case os.IsNotExist(err):
-			return fmt.Sprintf("program %q does not exist", command)
-		case err == nil && !info.Mode().IsRegular():
-			return fmt.Sprintf("%q is %s", command, launch.Kind(info.Mode()))
-		case err == nil && info.Mode()&0o111 == 0:
-			return fmt.Sprintf("%q is not executable", command)
-		}
-		return "" // it is there, or only the task's user can see it
+		return launch.Problem(command)
 	}
 	if command == "" || strings.Contains(command, "/") {
 		return ""

@@ -37,10 +37,10 @@ func TestLookUp(t *testing.T) {
 		"both": task + "/local/both", "top": task + "/top", "sub/deep": task + "/local/sub/deep", "inner": task +
 			"/local/inner",
 		"tool": bin + "/tool", "tool-link": task + "/local/tool-link", "dir": bin + "/dir", bin + "/plain": bin + "/plain",
-		"escape": "", "plain": "", "../outside": "", "pipe": "", "nothing": "", "/no/such": "", bin: "", "": "",
+		"escape": "", "plain": "", "../outside": "", "pipe": "", "nothing": "", "/no/such": "", bin: bin, "": "",
 		"sub/none": "",
 	} {
-		got, err := drivers.LookUp(task, "task's ", command, env)
+		got, err := drivers.LookUp(task, command, env)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: got %q, %v; want %q", command, got, err, want)
 		}
@@ -54,7 +54,7 @@ func TestLookUp(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)
 		}
 	}
-	if got, err := drivers.LookUp(task, "task's ", "sh", nil); err != nil || !filepath.IsAbs(got) {
+	if got, err := drivers.LookUp(task, "sh", nil); err != nil || !filepath.IsAbs(got) {
 		t.Errorf("without a PATH: %q, %v", got, err)
 	}
 }
@@ -67,11 +67,11 @@ func TestAbsoluteCommandIsThatFile(t *testing.T) {
 		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must.OK(t, os.WriteFile(path, nil, 0o755))
 	}
-	if got, err := drivers.LookUp(task, "task's ", command, nil); got != command || err != nil {
+	if got, err := drivers.LookUp(task, command, nil); got != command || err != nil {
 		t.Errorf("got %q, %v; want %q", got, err, command)
 	}
 	must.OK(t, os.Remove(command))
-	if got, err := drivers.LookUp(task, "task's ", command, nil); got != "" || err == nil {
+	if got, err := drivers.LookUp(task, command, nil); got != "" || err == nil {
 		t.Errorf("got %q, %v when it is gone", got, err)
 	}
 }
@@ -105,7 +105,7 @@ func TestLookUpChangesNoFileOutside(t *testing.T) {
 		}
 	})
 	for range 3000 {
-		_, _ = drivers.LookUp(task, "task's ", "x", nil)
+		_, _ = drivers.LookUp(task, "x", nil)
 	}
 	close(stop)
 	swaps.Wait()

@@ -197,13 +197,13 @@ func specOf(task drivers.Task, command []string) (drivers.Spec, error) {
 		User: task.User, Logs: task.Logs,
 		Limits: task.Limits, OOMScoreAdj: c.OOMScoreAdj, NetBindService: task.NetBindService,
 	}
-	whose, path := "task's ", c.Command
+	path := c.Command
 	if len(command) > 0 {
-		whose, path, spec.Args = "", command[0], command[1:]
+		path, spec.Args = command[0], command[1:]
 	} else if err := readySpec(&spec, task); err != nil {
 		return drivers.Spec{}, &drivers.ConfigError{Err: err}
 	}
-	spec.Path, err = drivers.LookUp(task.Dir.Dir, whose, path, spec.Env)
+	spec.Path, err = drivers.LookUp(task.Dir.Dir, path, spec.Env)
 	if e, ok := errors.AsType[*drivers.StartError](err); ok && len(command) == 0 && errors.Is(err, fs.ErrNotExist) {
 		err = &drivers.StartError{Reason: c.splitHint(spec.Env) + e.Reason, Err: e.Err}
 	}

@@ -3,7 +3,6 @@ package launch
 import (
 	"bytes"
 	"debug/elf"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"taskapi/internal/filehead"
 )
 
 // explain says in words why the process did not become the program, without reading a file. The text contains nothing
@@ -32,8 +33,6 @@ func explain(p Program, at step, errno unix.Errno) string {
 		return fmt.Sprintf("%q is open for writing: whatever writes it must close it first", p.Path)
 	case errno == unix.E2BIG:
 		return "arguments and environment together are too long for the kernel: shorten them, or pass a file"
-	case errno == unix.EAGAIN, errno == unix.ENOMEM:
-		return fmt.Sprintf("no room for another process (%v): raise the limit of processes or memory", errno)
 	}
 	return fmt.Sprintf("%q can't be started: %v", p.Path, errno)
 }
@@ -59,11 +58,10 @@ func init() {
 
 // missing explains ENOENT, which the kernel also returns for a program's missing interpreter.
 func missing(path string) string {
-	interpreter := interpreterOf(path)
-	switch _, err := os.Stat(path); {
-	case err != nil:
-		return fmt.Sprintf("program %q does not exist: install it, or correct the command", path)
-	case interpreter != "":
+	if problem := Problem(path); problem != "" {
+		return problem
+	}
+	if interpreter := interpreterOf(path); interpreter != "" {
 		return fmt.Sprintf("program %q needs %q, which does not exist: install that, or correct the program's first "+
 			"line", path, interpreter)
 	}
@@ -71,14 +69,11 @@ func missing(path string) string {
 }
 
 func denied(p Program) string {
-	info, err := os.Stat(p.Path)
+	if problem := Problem(p.Path); problem != "" {
+		return problem
+	}
 	var fs unix.Statfs_t
-	switch {
-	case err == nil && !info.Mode().IsRegular():
-		return fmt.Sprintf("%q is %s: correct the command", p.Path, Kind(info.Mode()))
-	case err == nil && info.Mode()&0o111 == 0:
-		return fmt.Sprintf("%q is not executable: chmod +x it", p.Path)
-	case unix.Statfs(p.Path, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0:
+	if unix.Statfs(p.Path, &fs) == nil && fs.Flags&unix.ST_NOEXEC != 0 {
 		return fmt.Sprintf("%q lies on a file system mounted noexec: put it elsewhere, for instance into the task's "+
 			"local directory", p.Path)
 	}
@@ -87,8 +82,23 @@ func denied(p Program) string {
 		p.Name, os.Geteuid(), p.Path, p.Dir)
 }
 
-// Kind names the kind of a file that is no program.
-func Kind(mode os.FileMode) string {
+// Problem says why no user can execute the file at path, as far as the file's kind and mode show that; empty if they
+// don't, or this user can't see them.
+func Problem(path string) string {
+	info, err := os.Stat(path)
+	switch {
+	case os.IsNotExist(err):
+		return fmt.Sprintf("program %q does not exist: install it, or correct the command", path)
+	case err == nil && !info.Mode().IsRegular():
+		return fmt.Sprintf("%q is %s: correct the command", path, kind(info.Mode()))
+	case err == nil && info.Mode()&0o111 == 0:
+		return fmt.Sprintf("%q is not executable: chmod +x it", path)
+	}
+	return ""
+}
+
+// kind names the kind of a file that is no program.
+func kind(mode os.FileMode) string {
 	switch {
 	case mode.IsDir():
 		return "a directory"
@@ -96,68 +106,34 @@ func Kind(mode os.FileMode) string {
 		return "a FIFO"
 	case mode&os.ModeSocket != 0:
 		return "a socket"
-	case mode&os.ModeDevice != 0:
-		return "a device"
 	}
-	return "no plain file"
+	return "a device"
 }
 
-// The kernel reads as much of a program's first line, and takes no more program headers: see BINPRM_BUF_SIZE and
-// load_elf_phdrs.
-const (
-	maxLine    = 256
-	maxHeaders = 64 << 10
-)
+// maxHead is how much of a program is read. The kernel takes no more program headers: see load_elf_phdrs.
+const maxHead = 64 << 10
 
-// interpreterOf returns the interpreter that a script's first line or a program's headers name; empty for none. Of a
-// program it reads only the header and the program headers, since other parts may have any size.
+// interpreterOf returns the interpreter that a script's first line or a program's headers name; empty for none.
 func interpreterOf(path string) string {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	head, _ := filehead.Read(path, maxHead)
+	if line, ok := bytes.CutPrefix(head, []byte("#!")); ok {
+		line, _, _ = bytes.Cut(line, []byte("\n"))
+		name, _, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+		return name
+	}
+	if len(head) >= 64 { // without what says where and how many sections there are: they may have any size
+		clear(head[40:48])
+		clear(head[58:64])
+	}
+	program, err := elf.NewFile(bytes.NewReader(head))
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return ""
-	}
-	head := make([]byte, maxLine)
-	n, _ := f.ReadAt(head, 0)
-	head = head[:n]
-	if rest, ok := bytes.CutPrefix(head, []byte("#!")); ok {
-		line, _, _ := bytes.Cut(rest, []byte("\n"))
-		if fields := strings.Fields(string(line)); len(fields) > 0 {
-			return fields[0]
+	for _, p := range program.Progs {
+		if p.Type == elf.PT_INTERP {
+			name, _ := io.ReadAll(p.Open())
+			return strings.TrimRight(string(name), "\x00")
 		}
-		return ""
-	}
-	return elfInterpreter(f, head)
-}
-
-// elfInterpreter returns what the program headers of a 64-bit program of this machine's byte order name.
-func elfInterpreter(f io.ReaderAt, head []byte) string {
-	var h elf.Header64
-	if _, err := binary.Decode(head, binary.NativeEndian, &h); err != nil || string(h.Ident[:4]) != elf.ELFMAG ||
-		h.Ident[elf.EI_CLASS] != byte(elf.ELFCLASS64) {
-		return ""
-	}
-	var prog elf.Prog64
-	size := binary.Size(prog)
-	if int(h.Phentsize) != size || int(h.Phnum)*size > maxHeaders {
-		return ""
-	}
-	headers := make([]byte, int(h.Phnum)*size)
-	if _, err := f.ReadAt(headers, int64(h.Phoff)); err != nil {
-		return ""
-	}
-	for ; len(headers) > 0; headers = headers[size:] {
-		if _, err := binary.Decode(headers, binary.NativeEndian, &prog); err != nil ||
-			elf.ProgType(prog.Type) != elf.PT_INTERP {
-			continue
-		}
-		name := make([]byte, min(prog.Filesz, unix.PathMax))
-		n, _ := f.ReadAt(name, int64(prog.Off))
-		text, _, _ := strings.Cut(string(name[:n]), "\x00")
-		return text
 	}
 	return ""
 }

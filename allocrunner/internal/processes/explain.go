@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -21,12 +20,6 @@ func checkSpec(spec drivers.Spec) error {
 	switch {
 	case spec.Task == "" || strings.ContainsAny(spec.Task, "/\x00"):
 		reason = fmt.Sprintf("task name %q can't name files: it must not be empty or hold a slash", spec.Task)
-	case !filepath.IsAbs(spec.Path):
-		reason = fmt.Sprintf("program %q is no absolute path: look it up first", spec.Path)
-	case !filepath.IsAbs(spec.Dir):
-		reason = fmt.Sprintf("working directory %q is no absolute path", spec.Dir)
-	case spec.OOMScoreAdj < 0 || spec.OOMScoreAdj > 1000:
-		reason = fmt.Sprintf("oom_score_adj is %d: it must be from 0 to 1000", spec.OOMScoreAdj)
 	case needsUser(spec.User) && os.Geteuid() != 0:
 		reason = fmt.Sprintf("the task is to run as user %q (uid %d), but this program runs as uid %d and can't "+
 			"become another user: run it as root, or remove the task's user",
@@ -63,11 +56,11 @@ func NoRoom(err error) error {
 
 // explain says in words why the process did not become the program.
 func explain(spec drivers.Spec, err error) error {
-	if e, ok := errors.AsType[*launch.Error](err); ok {
-		return &drivers.StartError{Reason: e.Reason, Err: e.Errno}
-	}
 	if room, ok := errors.AsType[*drivers.StartError](NoRoom(err)); ok {
 		return room
+	}
+	if e, ok := errors.AsType[*launch.Error](err); ok {
+		return &drivers.StartError{Reason: e.Reason, Err: e.Errno}
 	}
 	switch {
 	case errors.Is(err, drivers.ErrClosed), errors.Is(err, drivers.ErrNotRunning), errors.Is(err, context.Canceled),
