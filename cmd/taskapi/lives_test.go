@@ -85,8 +85,8 @@ func (r *running) statusAs(uid uint32, addr, token string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestTokensAreForTheirSocket: each socket takes its own token alone. A task's identity for another program is of no use
-// on any.
+// TestTokensAreForTheirSocket: each socket takes its own token alone. A task's identity for another program is of no
+// use on any.
 func TestTokensAreForTheirSocket(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob)

@@ -306,8 +306,9 @@ func onItsOwn(t *testing.T, a station) {
 	if err != nil || !slices.ContainsFunc(services, mine) {
 		t.Errorf("services of a machine on its own: %v, %v", services, err)
 	}
-	r := must.Get(send(t.Context(), filepath.Join(alloc, "operator.sock"), readFile(t, filepath.Join(alloc, "operator.token")),
-		http.MethodPut, "/v1/var/lost", `{"Items":{"k":"v"}}`))(t)
+	token := readFile(t, filepath.Join(alloc, "operator.token"))
+	r := must.Get(send(t.Context(), filepath.Join(alloc, "operator.sock"), token, http.MethodPut, "/v1/var/lost",
+		`{"Items":{"k":"v"}}`))(t)
 	defer r.Body.Close()
 	if r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" {
 		t.Errorf("a variable is written without etcd: %s, %v", r.Status, r.Header)

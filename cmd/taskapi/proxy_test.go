@@ -18,7 +18,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/cli"
-	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/must"
 )
 
@@ -245,23 +244,5 @@ func TestProxyOfBadRequests(t *testing.T) {
 			t.Errorf("%q: %q comes after the answer", request, next)
 		}
 		conn.Close()
-	}
-}
-
-// TestProxyRefuses what can't be served, with exit code 2.
-func TestProxyRefuses(t *testing.T) {
-	t.Parallel()
-	for words, want := range map[string]string{
-		"--listen 0.0.0.0:0": "--listen 0.0.0.0:0: other machines may reach this address: give " +
-			"127.0.0.1 or ::1, or --remote",
-		"--listen :4646":                        "is no address with a port",
-		"--listen 127.0.0.1:0 --socket a":       "--socket takes an absolute path",
-		"--listen 127.0.0.1:0 --socket /a demo": "in place of ALLOC and TASK",
-	} {
-		var out, errs bytes.Buffer
-		code := cli.Run(t.Context(), append([]string{"proxy"}, strings.Fields(words)...), testEnvironment(&out, &errs))
-		if code != base.ExitUsage || !strings.Contains(errs.String(), want) || out.Len() > 0 {
-			t.Errorf("%s: %d, %q, want 2 and %q", words, code, errs.String(), want)
-		}
 	}
 }
