@@ -191,32 +191,3 @@ func TestADeploymentOutlivesItsTaskapi(t *testing.T) {
 	}
 	endsOf(t, p, syscall.SIGTERM)
 }
-
-// TestAFailedDeployment is of a task that fails.
-func TestAFailedDeployment(t *testing.T) {
-	t.Parallel()
-	dir := shortDir(t)
-	job := strings.Replace(deployedJob, `driver = "raw_exec"`,
-		"driver = \"raw_exec\"\n      restart {\n        attempts = 0\n        mode = \"fail\"\n      }", 1)
-	p := startProcess(t, dir, jobFile(t, job), "-var", "healthy=20s")
-	client := stockClient(t, p, dir)
-	d, _, err := client.Jobs().LatestDeployment("web", nil)
-	if err != nil || d.Status != api.DeploymentStatusRunning {
-		t.Fatalf("deployment %+v, %v", d, err)
-	}
-	until(t, p, "it runs", func() bool { // and it is not healthy for long enough
-		return client.Allocations().Signal(&api.Allocation{ID: testAllocID, NodeID: "x"}, nil, "t", "SIGKILL") == nil
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
-	defer cancel()
-	q := (&api.QueryOptions{WaitIndex: d.ModifyIndex}).WithContext(ctx)
-	for d.Status == api.DeploymentStatusRunning {
-		if d, _, err = client.Deployments().Info(d.ID, q); err != nil {
-			t.Fatal(err)
-		}
-		q.WaitIndex = d.ModifyIndex
-	}
-	if d.Status != api.DeploymentStatusFailed || d.StatusDescription != "Failed due to unhealthy allocations" {
-		t.Errorf("%s: %s", d.Status, d.StatusDescription)
-	}
-}

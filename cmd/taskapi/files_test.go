@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
@@ -39,8 +38,7 @@ job "demo" {
       config {
         command = "/bin/sh"
         args    = ["-c", <<EOT
-echo first; echo oops >&2; umask 077; echo own > $NOMAD_ALLOC_DIR/data/server; mkfifo local/pipe
-ln -s ../secrets/nomad_token local/token; ln -s /etc local/etc; echo '<html>' > local/page
+echo first; umask 077; echo own > $NOMAD_ALLOC_DIR/data/server
 touch local/input; exec tail -n +1 -f local/input
 EOT
         ]
@@ -92,15 +90,6 @@ func (r *running) as(uid int, addr, token string) *api.Client {
 	return client
 }
 
-// fails checks for the words and the status of a refusal.
-func fails(t *testing.T, what string, err error, status int, words string) {
-	t.Helper()
-	if answer, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || answer.StatusCode() != status ||
-		answer.Body() != words {
-		t.Errorf("%s: %v; want %d %q", what, err, status, words)
-	}
-}
-
 func content(body io.ReadCloser, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -110,7 +99,8 @@ func content(body io.ReadCloser, err error) (string, error) {
 	return string(text), err
 }
 
-// TestSDKFiles walks the SDK's AllocFS over the operator's socket and a task's, as that task's user.
+// TestSDKFiles: over a task's socket, a caller reads files with the rights of the task's user. Both the operator and the
+// task follow the task's output to its end.
 func TestSDKFiles(t *testing.T) {
 	t.Parallel()
 	user, uid := "", os.Geteuid()
@@ -127,9 +117,6 @@ func TestSDKFiles(t *testing.T) {
 		return errors.Join(err, other) == nil
 	})
 	task := r.as(uid, r.layout.TaskSocket(testAllocID, "server"), r.file("server", "secrets", "nomad_token"))
-	for who, client := range map[string]*api.Client{"operator": operator, "task": task} {
-		t.Run(who, func(t *testing.T) { walkFiles(t, client) })
-	}
 	alloc := &api.Allocation{ID: testAllocID}
 	if text, err := content(operator.AllocFS().Cat(alloc, "alloc/data/other", nil)); text != "own\n" || err != nil {
 		t.Errorf("the operator reads %q, %v", text, err)
@@ -137,126 +124,12 @@ func TestSDKFiles(t *testing.T) {
 	// by taskapi's user
 	proxied := sdk(t, startProxy(t, r, "demo", "server"), r.file("server", "secrets", "nomad_token"))
 	for _, client := range []*api.Client{task, proxied} {
-		if _, err := content(client.AllocFS().Cat(alloc, "alloc/data/other", nil)); os.Geteuid() == 0 {
-			fails(t, "another task's own file", err, 403, "alloc/data/other: permission denied for the task's user")
+		if _, err := content(client.AllocFS().Cat(alloc, "alloc/data/other", nil)); os.Geteuid() == 0 &&
+			answeredStatus(err) != http.StatusForbidden {
+			t.Errorf("another task's own file: %v", err)
 		}
 	}
-	followFile(t, r, operator)
 	followLogs(t, r, operator, task)
-}
-
-// walkFiles reads what both may, and what nobody may.
-func walkFiles(t *testing.T, client *api.Client) {
-	t.Helper()
-	alloc, fs := &api.Allocation{ID: testAllocID}, client.AllocFS()
-	list, _, err := fs.List(alloc, "/", nil)
-	if err != nil || len(list) != 3 || list[0].Name != "alloc" || !list[0].IsDir || list[1].Name != "other" ||
-		list[2].Name != "server" {
-		t.Errorf("list: %+v, %v", list, err)
-	}
-	info, _, err := fs.Stat(alloc, "server/local/page", nil)
-	if err != nil || info.Name != "page" || info.Size != 7 || info.ContentType != "text/html; charset=utf-8" ||
-		info.ModTime.IsZero() {
-		t.Errorf("stat: %+v, %v", info, err)
-	}
-	if text, err := content(fs.Cat(alloc, "server/local/page", nil)); text != "<html>\n" || err != nil {
-		t.Errorf("cat: %q, %v", text, err)
-	}
-	for span, want := range map[[2]int64]string{{1, 4}: "html", {1, 0}: "html>\n", {1, -1}: "html>\n", {5, 100}: ">\n",
-		{7, 1}: "", {1 << 40, 0}: ""} {
-		if text, err := content(fs.ReadAt(alloc, "server/local/page", span[0], span[1], nil)); text != want || err != nil {
-			t.Errorf("readat %v: %q, %v; want %q", span, text, err, want)
-		}
-	}
-	_, err = content(fs.ReadAt(alloc, "server/local/page", -1, 0, nil))
-	fails(t, "readat -1", err, 400, `offset must be a number of bytes, 0 or more, not "-1"`)
-
-	for path, want := range map[string]struct {
-		status int
-		words  string
-	}{
-		"server/secrets/nomad_token": {403, "Reading secret file prohibited: server/secrets/nomad_token"},
-		"server/local/token":         {403, "Reading secret file prohibited: server/local/token"},
-		"other/private/x":            {403, "Reading private file prohibited: other/private/x"},
-		"../../keyring":              {403, "Path escapes the alloc directory"},
-		"server/local/etc/passwd":    {403, "Path escapes the alloc directory"},
-		"operator.token":             {404, "operator.token: no such file or directory"},
-		"server/local/nope":          {404, "server/local/nope: no such file or directory"},
-		"server/local/pipe":          {400, "server/local/pipe: not a regular file"},
-		"server/local":               {400, "server/local: is a directory"},
-	} {
-		_, err := content(fs.Cat(alloc, path, nil))
-		fails(t, "cat "+path, err, want.status, want.words)
-		frames, errs := fs.Stream(alloc, path, api.OriginStart, 0, nil, nil)
-		select {
-		case err := <-errs:
-			fails(t, "stream "+path, err, want.status, want.words)
-		case f := <-frames:
-			t.Errorf("stream %s: %+v", path, f)
-		case <-time.After(deadline):
-			t.Errorf("stream %s is not refused", path)
-		}
-	}
-	_, _, err = fs.List(alloc, "server/secrets", nil)
-	fails(t, "ls of secrets", err, 403, "Reading secret file prohibited: server/secrets")
-	_, _, err = fs.List(alloc, "server/local/page", nil)
-	fails(t, "ls of a file", err, 400, "server/local/page: not a directory")
-	_, errs := fs.Logs(alloc, false, "nope", "stdout", api.OriginStart, 0, nil, nil)
-	fails(t, "logs of an unknown task", <-errs, 400, `unknown task name "nope"`)
-	other := &api.Allocation{ID: strings.Replace(testAllocID, "1", "2", 1)}
-	_, _, err = fs.List(other, "/", nil)
-	fails(t, "another allocation", err, 404, fmt.Sprintf("Unknown allocation %q", other.ID))
-
-	for kind, want := range map[string]string{"stdout": "first\n", "stderr": "oops\n"} {
-		frames, errs := fs.Logs(alloc, false, "server", kind, api.OriginStart, 0, nil, nil)
-		if frames == nil {
-			t.Fatal(<-errs)
-		}
-		var text strings.Builder
-		for frame := range frames {
-			text.Write(frame.Data)
-			if frame.File != "alloc/logs/server."+kind+".0" || frame.Offset != int64(text.Len()) {
-				t.Errorf("frame %+v", frame)
-			}
-		}
-		if text.String() != want {
-			select {
-			case err = <-errs:
-			default:
-			}
-			t.Errorf("%s: %q, %v; want %q", kind, text.String(), err, want)
-		}
-	}
-}
-
-// followFile sees what happens to a file.
-func followFile(t *testing.T, r *running, client *api.Client) {
-	t.Helper()
-	path := r.allocDir("alloc", "data", "grows")
-	must.OK(t, os.WriteFile(path, []byte("one"), 0o644))
-	frames, errs := client.AllocFS().Stream(&api.Allocation{ID: testAllocID}, "alloc/data/grows", api.OriginEnd, 2, nil,
-		nil)
-	next := func(want string) {
-		t.Helper()
-		select {
-		case f := <-frames:
-			if got := fmt.Sprintf("%s %s %d", f.Data, f.FileEvent, f.Offset); f.File != "alloc/data/grows" || got != want {
-				t.Errorf("frame %+v %s, want %s", f, got, want)
-			}
-		case err := <-errs:
-			t.Fatalf("%v in place of %s", err, want)
-		case <-time.After(deadline):
-			t.Fatalf("no frame in place of %s", want)
-		}
-	}
-	next("ne  3")
-	must.OK(t, os.Truncate(path, 0))
-	next(" file truncated 0")
-	must.OK(t, os.Remove(path))
-	next(" file deleted 0")
-	if err := <-errs; !errors.Is(err, io.EOF) {
-		t.Errorf("the stream ends with %v", err)
-	}
 }
 
 // counter counts what is written.

@@ -137,132 +137,84 @@ func typesOf(kinds map[string]bool) string {
 // deliberate are the differences that stay, with their reasons: the rows of a table in docs/api.md. where is an
 // expression for the lines that the test makes of differences.
 var deliberate = []struct{ where, what, why string }{
-	{
-		`taskapi is absent`,
+	{`taskapi is absent`,
 		"`/v1/agent/self` and `/v1/agent/members` also have `taskapi`",
-		"its version, beside Nomad's",
-	},
-	{
-		`UI\.ShowCLIHints is absent`,
+		"its version, beside Nomad's"},
+	{`UI\.ShowCLIHints is absent`,
 		"the `UI` of `/v1/agent/self` has `ShowCLIHints`, false",
-		"the `nomad` command would point to a web UI, which is not there",
-	},
-	{
-		`\.stats\.(raft|serf)`,
+		"the `nomad` command would point to a web UI, which is not there"},
+	{`\.stats\.(raft|serf)`,
 		"`/v1/agent/self` has of `raft` only `num_peers`, no `serf`, and of the `config` only `ACL`, `Client`, " +
 			"`Datacenter`, `DisableUpdateCheck`, `EnableDebug`, `NodeName`, `Region`, `Server`, `TLSConfig`, " +
 			"`Telemetry`, `UI` and `Version`",
-		"there is no cluster, and the settings of taskapi are not a Nomad agent's",
-	},
-	{
-		`Constraints is array`,
+		"there is no cluster, and the settings of taskapi are not a Nomad agent's"},
+	{`Constraints is array`,
 		"groups have no implicit `Constraints`",
-		"Nomad adds them for the placement of services; here nothing is placed",
-	},
-	{
-		`ScoreMetaData\[\]\.Scores`,
+		"Nomad adds them for the placement of services; here nothing is placed"},
+	{`ScoreMetaData\[\]\.Scores`,
 		"an allocation's `Metrics` have no scores",
-		"there is one node to choose from",
-	},
-	{
-		`\.Drivers\.`,
+		"there is one node to choose from"},
+	{`\.Drivers\.`,
 		"`Drivers` has raw_exec alone",
-		"there are no others; a Nomad agent also lists those that it can't run",
-	},
-	{
-		`NodeNetworks\[\]\.Addresses`,
+		"there are no others; a Nomad agent also lists those that it can't run"},
+	{`NodeNetworks\[\]\.Addresses`,
 		"`NodeNetworks` has no bridge",
-		"tasks use the machine's network",
-	},
-	{
-		`ExpirationTime`,
+		"tasks use the machine's network"},
+	{`ExpirationTime`,
 		"`/v1/acl/token/self` has an `ExpirationTime`",
-		"the operator's token is good for an hour",
-	},
-	{
-		`Matches\.scaling_policy`,
+		"the operator's token is good for an hour"},
+	{`Matches\.scaling_policy`,
 		"a search finds no scaling policy",
-		"nothing is scaled",
-	},
-	{
-		`/metrics: \.(Counters|Gauges)`,
+		"nothing is scaled"},
+	{`/metrics: \.(Counters|Gauges)`,
 		"metrics: no meta of the job, the group and the task in the labels, no " +
 			"`nomad_client_unallocated_network`, other counters",
 		"meta may be secret, and `telemetry.listen` serves metrics without a token; bandwidth is not shared " +
-			"out; counters are taskapi's own",
-	},
-	{
-		`jwks\.json`,
+			"out; counters are taskapi's own"},
+	{`jwks\.json`,
 		"keys are of the kind `OKP`, with `crv` and `x`",
-		"identities are signed with Ed25519, Nomad's by default with RSA",
-	},
-	{
-		`status 500, and 40[0459]`,
+		"identities are signed with Ed25519, Nomad's by default with RSA"},
+	{`status 500, and 40[0459]`,
 		"400, 404 or 409 where Nomad has 500: an ID that is no UUID, an unknown region, node, task, version " +
 			"or context, a service or a job that is not there, another `JobModifyIndex` than was enforced, a " +
 			"task together with all tasks",
-		"what the caller does wrong is no fault of the server",
-	},
-	{
-		`agent/self: status 500`,
+		"what the caller does wrong is no fault of the server"},
+	{`agent/self: status 500`,
 		"403 for every token that is not valid, where Nomad has 403 or 500 by kind",
-		"the same",
-	},
-	{
-		`agent/self: status 403, and 401`,
+		"the same"},
+	{`agent/self: status 403, and 401`,
 		"401 without a token",
-		"as on Nomad's own task socket; on its TCP port that is an anonymous caller",
-	},
-	{
-		`agent/self: status 200, and 400`,
+		"as on Nomad's own task socket; on its TCP port that is an anonymous caller"},
+	{`agent/self: status 200, and 400`,
 		"400 for two different tokens in `X-Nomad-Token` and `Authorization`",
-		"who sent the request would be a guess; Nomad takes the first",
-	},
-	{
-		`(stats\?task=|fs/cat).*status 200, and 404`,
+		"who sent the request would be a guess; Nomad takes the first"},
+	{`(stats\?task=|fs/cat).*status 200, and 404`,
 		"404 for statistics of an unknown task, and for the content of a file that is not there",
-		"Nomad's 200 has zeros, and the error as content",
-	},
-	{
-		`DELETE /v1/job/nope: status 200, and 404`,
+		"Nomad's 200 has zeros, and the error as content"},
+	{`DELETE /v1/job/nope: status 200, and 404`,
 		"404 when an unknown job is stopped",
-		"Nomad's 200 names no evaluation, for which clients would wait",
-	},
-	{
-		`signal: status 200, and 400`,
+		"Nomad's 200 names no evaluation, for which clients would wait"},
+	{`signal: status 200, and 400`,
 		"400 for an unknown signal",
-		"Nomad sends SIGINT instead",
-	},
-	{
-		`submission: status 400, and 200`,
+		"Nomad sends SIGINT instead"},
+	{`submission: status 400, and 200`,
 		"`/v1/job/:job/submission` without `version` is that of the present one",
-		"it is the one that is mostly wanted",
-	},
-	{
-		`PUT /v1/client/metadata: status 405`,
+		"it is the one that is mostly wanted"},
+	{`PUT /v1/client/metadata: status 405`,
 		"`PUT /v1/client/metadata` does what POST does",
-		"PUT and POST are the same for every other change",
-	},
-	{
-		`plan: \.Diff`,
+		"PUT and POST are the same for every other change"},
+	{`plan: \.Diff`,
 		"a plan's `Diff` names each change as a field of the job by its whole path, with what it needs",
-		"the list is that of `taskapi update`, which shows no secret values",
-	},
-	{
-		`event (Evaluation|Job) PlanResult`,
+		"the list is that of `taskapi update`, which shows no secret values"},
+	{`event (Evaluation|Job) PlanResult`,
 		"no events `PlanResult` of evaluations and jobs",
-		"a plan is carried out with its evaluation, whose two events are sent",
-	},
-	{
-		`event Deployment AllocationUpdated`,
+		"a plan is carried out with its evaluation, whose two events are sent"},
+	{`event Deployment AllocationUpdated`,
 		"no events `AllocationUpdated` of deployments",
-		"an allocation's health ends its deployment, which is its `DeploymentStatusUpdate`",
-	},
-	{
-		`event Node AllocationUpdated`,
+		"an allocation's health ends its deployment, which is its `DeploymentStatusUpdate`"},
+	{`event Node AllocationUpdated`,
 		"no events `AllocationUpdated` of nodes",
-		"the node is as it was; the allocation's own event has what changed",
-	},
+		"the node is as it was; the allocation's own event has what changed"},
 }
 
 // TestNomadsAnswers holds every answer against what Nomad has answered: the status, the keys of JSON and their types,

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"hash/crc32"
 	"os"
@@ -33,52 +32,12 @@ func stateVerbRun(t *testing.T, dataDir, verb string) (code int, stdout, stderr 
 func leftState(t *testing.T) (dataDir, path string) {
 	t.Helper()
 	dataDir = t.TempDir()
-	l := datadir.Dir(dataDir)
-	must.OK(t, os.MkdirAll(l.Alloc(testAllocID), 0o700))
-	path = filepath.Join(l.Alloc(testAllocID), state.FileName)
-	db, err := state.Open(path, version)
-	must.OK(t, err)
+	path = datadir.Dir(dataDir).State(testAllocID)
+	must.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	db := must.Get(state.Open(path, version))(t)
 	defer db.Close()
-	group := "g"
-	err = db.Put(interfaces.Saved{Alloc: &api.Allocation{ID: testAllocID, TaskGroup: group, Job: &api.Job{
-		TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{{Name: "one"}, {Name: "two"}}}}}},
-		Tasks: map[string]interfaces.SavedTask{"one": {Phase: "phase of <one>"}, "two": {Phase: "phase of two"}},
-	})
-	must.OK(t, err)
+	must.OK(t, db.Put(interfaces.Saved{Alloc: &api.Allocation{ID: testAllocID, TaskGroup: "g"}}))
 	return dataDir, path
-}
-
-// TestStateOfWhichATaskIsLost flips a bit in the only version of a task's record.
-func TestStateOfWhichATaskIsLost(t *testing.T) {
-	dataDir, path := leftState(t)
-	data, err := os.ReadFile(path)
-	must.OK(t, err)
-	at := bytes.Index(data, []byte("phase of two"))
-	if bytes.LastIndex(data, []byte("phase of two")) != at {
-		t.Fatal("there is another version of it")
-	}
-	data[at] ^= 1
-	must.OK(t, os.WriteFile(path, data, 0o600))
-
-	code, stdout, stderr := stateVerbRun(t, dataDir, "dump")
-	var dumped struct {
-		Tasks map[string]interfaces.SavedTask
-	}
-	if err := json.Unmarshal([]byte(stdout), &dumped); err != nil {
-		t.Fatalf("%v:\n%s", err, stdout)
-	}
-	if code != base.ExitFailed || len(dumped.Tasks) != 1 || !strings.Contains(stdout, "phase of <one>") ||
-		!strings.Contains(stderr, `"task/two" is wrong`) {
-		t.Errorf("dump: code %d, stderr %q:\n%s", code, stderr, stdout)
-	}
-	code, stdout, stderr = stateVerbRun(t, dataDir, "repair")
-	if code != base.ExitOK || !strings.Contains(stdout, "Lost          task \"two\"\n") || stderr != "" {
-		t.Errorf("repair: code %d, stderr %q:\n%s", code, stderr, stdout)
-	}
-	saved, err := state.Read(path)
-	if err != nil || len(saved.Tasks) != 1 {
-		t.Errorf("after the repair: %+v, %v", saved, err)
-	}
 }
 
 // TestStateOfAnotherTaskapi is left to that one, and never taken for damaged.

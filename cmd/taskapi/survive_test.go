@@ -262,39 +262,6 @@ func untilCounted(t *testing.T, p taskapiProcess, path string) {
 	until(t, p, "enough is counted", func() bool { return countLines(path) >= manyLines })
 }
 
-// TestAnotherJobIsNotResumed refuses to go on with a job that takes new processes, and leaves those that run.
-func TestAnotherJobIsNotResumed(t *testing.T) {
-	t.Parallel()
-	dir := shortDir(t)
-	files := t.TempDir()
-	p := startProcess(t, dir, writeFile(t, filepath.Join(files, "a.nomad.hcl"), survivorJob))
-	pidFile := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
-	until(t, p, "it runs", func() bool { return written(pidFile) })
-	pid, _ := os.ReadFile(pidFile)
-	kill(t, p)
-	other := writeFile(t, filepath.Join(files, "b.nomad.hcl"), strings.Replace(survivorJob, "sleep 0.01; done; exit 0",
-		"sleep 0.02; done; exit 0", 1))
-	refused := startProcess(t, dir, other)
-	var exit *exec.ExitError
-	if err := refused.Wait(); !errors.As(err, &exit) || exit.ExitCode() != base.ExitUsage ||
-		!strings.Contains(refused.out.String(), "needs new processes") ||
-		!strings.Contains(refused.out.String(), `task "counter" > config`) {
-		t.Errorf("got %v:\n%s", err, refused.out)
-	}
-	again := startProcess(t, dir, filepath.Join(files, "a.nomad.hcl"))
-	until(t, again, "resumed", func() bool { return taskAsks(datadir.Dir(dir).Alloc(testAllocID), "counter") == nil })
-	if now, _ := os.ReadFile(pidFile); string(now) != string(pid) {
-		t.Errorf("the task was started again: process %s, was %s", now, pid)
-	}
-	must.OK(t, again.Process.Signal(syscall.SIGTERM))
-	if err := again.Wait(); err != nil {
-		t.Errorf("stopped: %v\n%s", err, again.out)
-	}
-	if left := processesOf(t, dir); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
-}
-
 // processesOf lists the processes that belong to a data directory, by their environment or, the keepers, by their log.
 func processesOf(t *testing.T, dataDir string) []string {
 	t.Helper()
@@ -313,34 +280,8 @@ func processesOf(t *testing.T, dataDir string) []string {
 	return found
 }
 
-// TestKilledKeeper takes its tasks with it, and they are started again by their policy, once.
-func TestKilledKeeper(t *testing.T) {
-	t.Parallel()
-	dir := shortDir(t)
-	p := startProcess(t, dir, jobFile(t, survivorJob))
-	pidFile := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "counter", "local", "pid")
-	until(t, p, "it runs", func() bool { return written(pidFile) && strings.Count(p.out.String(), " Started") == 2 })
-	before, _ := os.ReadFile(pidFile)
-	killKeeper(t, dir)
-	until(t, p, "both run again", func() bool { return strings.Count(p.out.String(), " Started") == 4 })
-	until(t, p, "another process", func() bool {
-		after, _ := os.ReadFile(pidFile)
-		return len(after) > 0 && string(after) != string(before)
-	})
-	if alive(before) {
-		t.Errorf("the old process %s is still there", before)
-	}
-	must.OK(t, p.Process.Signal(syscall.SIGTERM))
-	if err := p.Wait(); err != nil {
-		t.Errorf("stopped: %v\n%s", err, p.out)
-	}
-	if left := processesOf(t, dir); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
-}
-
-// TestSameIDElsewhere holds that an allocation with the same ID in another data directory is none of a keeper's
-// business: what a killed keeper has left is cleared away there alone.
+// TestSameIDElsewhere kills a keeper: its tasks end with it, and are started again by their policy. Those of an
+// allocation with the same ID in another data directory run on.
 func TestSameIDElsewhere(t *testing.T) {
 	t.Parallel()
 	file := jobFile(t, survivorJob)
@@ -353,11 +294,14 @@ func TestSameIDElsewhere(t *testing.T) {
 	for dir, p := range processes {
 		until(t, p, "it runs", func() bool { return written(pidFile(dir)) && strings.Count(p.out.String(), " Started") == 2 })
 	}
-	pid, _ := os.ReadFile(pidFile(bystander))
+	pid, killed := must.Read(t, pidFile(bystander)), must.Read(t, pidFile(victim))
 	killKeeper(t, victim)
 	until(t, processes[victim], "both run again", func() bool {
 		return strings.Count(processes[victim].out.String(), " Started") == 4
 	})
+	if alive(killed) {
+		t.Errorf("process %s of the killed keeper is still there", killed)
+	}
 	if !alive(pid) || strings.Contains(processes[bystander].out.String(), "Terminated") {
 		t.Errorf("the other allocation's tasks were killed:\n%s", processes[bystander].out)
 	}

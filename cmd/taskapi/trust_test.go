@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -107,43 +106,6 @@ func TestAnotherIssuer(t *testing.T) {
 	r.eventually("refused, when the key set has been removed for a while", func() bool {
 		return r.status(r.layout.TaskSocket(testAllocID, "server"), plainToken) == 403
 	})
-}
-
-// TestPolicyAndAudit narrows what a task may do and finds the refusal, and what was done, in the audit log.
-func TestPolicyAndAudit(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	policy := writeFile(t, filepath.Join(dir, "policy.hcl"), "task \"server\" {\n  deny = [\"alloc-lifecycle\"]\n}\n")
-	log := filepath.Join(dir, "audit.log")
-	r := startRun(t, shortDir(t), testJob, "-o", "allow_shared_user=true", "--policy", policy, "-o", "audit.path="+log)
-	operator := r.operator()
-	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
-	must.OK(t, err)
-	if err := r.task().Allocations().Restart(alloc, "other", nil); err == nil ||
-		!strings.Contains(err.Error(), "403 (Permission denied)") {
-		t.Errorf("restart by the task: got %v, want 403", err)
-	}
-	if err := operator.Allocations().Restart(alloc, "other", nil); err != nil {
-		t.Errorf("restart by the operator: %v", err)
-	}
-	token := r.file("server", "secrets", "nomad_token")
-	r.stop()
-	content := must.Read(t, log)
-	if strings.Contains(string(content), token[len(token)-20:]) {
-		t.Error("the audit log holds a signature")
-	}
-	var records []auth.Record
-	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
-		var record auth.Record
-		if err := json.Unmarshal(lines.Bytes(), &record); err != nil {
-			t.Fatalf("%s: %v", lines.Text(), err)
-		}
-		records = append(records, record)
-	}
-	if len(records) != 2 || records[0].Status != 403 || records[0].Task != "server" || records[1].Status != 200 ||
-		records[1].Outcome != auth.Done {
-		t.Errorf("audit log:\n%s", content)
-	}
 }
 
 // TestAuditOfReads: with the setting audit.reads each read has a line, and without it none has.

@@ -18,7 +18,7 @@ import (
 // description is a metric in the documents.
 type description struct{ name, kind, labels, doc string }
 
-// TestMetricsAreDocumented holds docs/api.md to the tables of metrics.
+// TestMetricsAreDocumented holds docs/api.md to the tables of metrics, whose texts are also their HELP.
 func TestMetricsAreDocumented(t *testing.T) {
 	var want strings.Builder
 	seen := map[string]bool{}
@@ -45,6 +45,10 @@ func TestMetricsAreDocumented(t *testing.T) {
 		for _, d := range section.all {
 			if seen[d.name] || d.doc == "" {
 				t.Errorf("%s is there twice, or is not explained", d.name)
+			}
+			isNomads := strings.HasPrefix(d.name, "nomad_") // by Nomad's names
+			if !isNomads && (d.kind == "counter") != strings.HasSuffix(d.name, "_total") {
+				t.Errorf("%s is a %s: counters, and nothing else, end in _total", d.name, d.kind)
 			}
 			seen[d.name] = true
 			fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", d.name, d.kind, d.labels, d.doc)
