@@ -113,18 +113,14 @@ func TestArtifactsAreFetchedOnce(t *testing.T) {
 
 	p = startProcess(t, dir, file, flags...)
 	until(t, p, "it is resumed", func() bool { return strings.Contains(p.out.String(), "Resuming") })
-	restart := startCommand(t, self(t), "restart", "-data-dir", dir, testAllocID)
-	must.OK(t, restart.Wait())
+	taskapi(t, "restart", "-data-dir", dir, testAllocID)
 	until(t, p, "the task runs again", func() bool { return strings.Count(said(), "second 3") == 2 })
 	firsts, seconds := first.Load(), second.Load()
 	if firsts > 2 || seconds != 3 { // the agent may have been killed before the first one was saved
 		t.Errorf("fetched %d and %d times", firsts, seconds)
 	}
-	update := startCommand(t, self(t), "update", "-data-dir", dir, "-replace", "-var", "url="+server.URL, "-var",
-		"token="+token+"2", testAllocID, file)
-	if err := update.Wait(); err != nil {
-		t.Fatalf("%v:\n%s", err, update.out)
-	}
+	taskapi(t, "update", "-data-dir", dir, "-replace", "-var", "url="+server.URL, "-var", "token="+token+"2", testAllocID,
+		file)
 	until(t, p, "another version runs", func() bool { return strings.Contains(said(), "second 4") })
 	if first.Load() != firsts+1 {
 		t.Errorf("another version of the job fetches the first %d times", first.Load()-firsts)
@@ -158,10 +154,7 @@ func TestTheStopEndsADownload(t *testing.T) {
 	file := jobFile(t, artifactsJob)
 	p := startProcess(t, dir, file, "-var", "url="+server.URL, "-var", "token=x")
 	<-hanging
-	stop := startCommand(t, self(t), "stop", "-data-dir", dir, testAllocID)
-	if err := stop.Wait(); err != nil {
-		t.Errorf("%v:\n%s", err, stop.out)
-	}
+	taskapi(t, "stop", "-data-dir", dir, testAllocID)
 	<-gone
 	_ = p.Wait()
 	private := filepath.Join(datadir.Dir(dir).Alloc(testAllocID), "main", "private")

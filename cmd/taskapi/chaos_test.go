@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -270,9 +269,7 @@ func (c *chaos) leave() {
 }
 
 func (c *chaos) killKeeper() {
-	if killKeeperOnce(c.t, c.dataDir) {
-		c.keepersKilled++
-	}
+	c.keepersKilled += killKeeper(c.t, c.dataDir)
 }
 
 // firstProcesses returns the living first processes of the allocation's tasks, by task.
@@ -419,24 +416,4 @@ func atoi(s string) int {
 		panic(err)
 	}
 	return n
-}
-
-// killKeeperOnce kills the allocation's keeper if there is one now.
-func killKeeperOnce(t *testing.T, dataDir string) bool {
-	t.Helper()
-	for _, p := range processesOf(t, dataDir) {
-		pid, args, _ := strings.Cut(p, " ")
-		if !strings.HasPrefix(args, "taskapi keeper ") {
-			continue
-		}
-		process, err := os.FindProcess(atoi(pid))
-		if err == nil {
-			err = process.Kill()
-		}
-		if err != nil && !errors.Is(err, os.ErrProcessDone) {
-			t.Fatal(err)
-		}
-		return err == nil
-	}
-	return false
 }

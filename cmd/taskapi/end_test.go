@@ -16,19 +16,7 @@ import (
 )
 
 // promptJob is a task that ends as soon as it is told to.
-const promptJob = `
-job "prompt" {
-  group "g" {
-    task "t" {
-      driver = "raw_exec"
-      config {
-        command = "/bin/sleep"
-        args    = ["1000"]
-      }
-    }
-  }
-}
-`
+var promptJob = fmt.Sprintf(sleepJob, "prompt")
 
 // startPrompt runs promptJob and returns the SDK as its operator.
 func startPrompt(t *testing.T) (*running, *api.Client) {

@@ -14,8 +14,8 @@ import (
 	"taskapi/internal/must"
 )
 
-// fleetJob is a job that runs on each machine, with a task that has an identity.
-const fleetJob = `
+// sleepJob is a job of a name whose task has an identity and sleeps.
+const sleepJob = `
 job "%s" {
   group "g" {
     task "t" {
@@ -36,14 +36,13 @@ job "%s" {
 func fleetMachines(t *testing.T) (machines []station, env []string) {
 	t.Helper()
 	dir := shortDir(t)
-	self := must.Get(os.Executable())(t)
 	env = []string{"TASKAPI_TEST_STORE=" + filepath.Join(dir, "store")}
 	must.OK(t, os.Mkdir(filepath.Join(dir, "store"), 0o700))
 	for _, name := range []string{"one", "two"} {
 		m := station{dir: filepath.Join(dir, name)}
 		file := filepath.Join(dir, name+".hcl")
-		must.OK(t, os.WriteFile(file, fmt.Appendf(nil, fleetJob, name), 0o600))
-		m.taskapiProcess = startCommandWith(t, self, env, "run", "-data-dir", m.dir, file)
+		must.OK(t, os.WriteFile(file, fmt.Appendf(nil, sleepJob, name), 0o600))
+		m.taskapiProcess = startCommandWith(t, self(t), env, "run", "-data-dir", m.dir, file)
 		until(t, m.taskapiProcess, "runs its task", func() bool {
 			return strings.Contains(m.out.String(), "Task started by client")
 		})
@@ -80,10 +79,9 @@ func TestFleetOfMachines(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "alloc not found: two.g[0] runs on the machine ") {
 		t.Errorf("the other machine's allocation: %v", err)
 	}
-	self := must.Get(os.Executable())(t)
 	run := func(args ...string) string {
 		t.Helper()
-		p := startCommandWith(t, self, env, args...)
+		p := startCommandWith(t, self(t), env, args...)
 		if err := p.Wait(); err != nil {
 			t.Fatalf("%v: %v:\n%s", args, err, p.out)
 		}
@@ -99,7 +97,7 @@ func TestFleetOfMachines(t *testing.T) {
 	})
 
 	socket := filepath.Join(two.dir, "keys.sock")
-	server := startCommandWith(t, self, env, "keyring", "serve", "-data-dir", two.dir, "--listen", "unix://"+socket)
+	server := startCommandWith(t, self(t), env, "keyring", "serve", "-data-dir", two.dir, "--listen", "unix://"+socket)
 	t.Cleanup(func() { _ = server.Process.Signal(os.Interrupt); _ = server.Wait() })
 	until(t, server, "serves the keys of both", func() bool {
 		response, err := overUnix(socket).Get("http://localhost/.well-known/jwks.json")

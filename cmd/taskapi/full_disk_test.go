@@ -16,20 +16,6 @@ import (
 	"taskapi/internal/must"
 )
 
-const briefJob = `
-job "brief" {
-  type = "batch"
-  group "g" {
-    task "t" {
-      driver = "raw_exec"
-      config {
-        command = "/bin/true"
-      }
-    }
-  }
-}
-`
-
 // TestRunOnAFullDisk says why there is no allocation, also when the log can't, and leaves no directory of an allocation
 // that has not got as far as its task, however much room there is.
 func TestRunOnAFullDisk(t *testing.T) {
@@ -43,7 +29,7 @@ func TestRunOnAFullDisk(t *testing.T) {
 				small.Fill()
 				must.OK(t, os.Remove(room))
 				p := startCommand(t, self(t), "run", "--data-dir", small.Dir, fmt.Sprintf("--detach=%v", detach),
-					jobFile(t, briefJob))
+					jobFile(t, trueJob))
 				err := p.Wait()
 				out := p.out.String()
 				if err != nil && !strings.Contains(out, "no space left on device") && !strings.Contains(out, "; make room on ") {
@@ -70,7 +56,7 @@ func TestAnEndThatCanNotBeSaved(t *testing.T) {
 	t.Parallel()
 	data, may := shortDir(t), filepath.Join(t.TempDir(), "end")
 	p := startCommand(t, self(t), "run", "--data-dir", data, "--alloc-id", testAllocID, jobFile(t, strings.Replace(
-		briefJob, `"/bin/true"`, fmt.Sprintf(`"/bin/sh"
+		trueJob, `"/bin/true"`, fmt.Sprintf(`"/bin/sh"
         args    = ["-c", "echo started; until test -e %s; do sleep 0.05; done"]`, may), 1)))
 	dir, copied := datadir.Dir(data), datadir.Dir(t.TempDir())
 	must.OK(t, os.MkdirAll(copied.Alloc(testAllocID), 0o700))

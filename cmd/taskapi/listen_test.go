@@ -147,10 +147,7 @@ func TestNoClientIsRefused(t *testing.T) {
 	}
 	command := func(args ...string) {
 		t.Helper()
-		cmd := startCommand(t, self(t), append([]string{args[0], "-data-dir", dir}, args[1:]...)...)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("%s: %v\n%s", args[0], err, cmd.out)
-		}
+		taskapi(t, append([]string{args[0], "-data-dir", dir}, args[1:]...)...)
 	}
 	// answered waits until clients that come from now on are answered.
 	answered := func(what string) {

@@ -124,25 +124,6 @@ func TestTokensAreForTheirSocket(t *testing.T) {
 	}
 }
 
-// userJob is a task of another user.
-const userJob = `
-job "demo" {
-  group "web" {
-    task "server" {
-      driver = "raw_exec"
-      user   = "nobody"
-      identity {
-        file = true
-      }
-      config {
-        command = "/bin/sleep"
-        args    = ["1000"]
-      }
-    }
-  }
-}
-`
-
 // TestSocketsAreForTheirUsers: a good token is of no use to a third user, also where the owner of a socket has opened
 // it to everybody.
 func TestSocketsAreForTheirUsers(t *testing.T) {
@@ -152,19 +133,16 @@ func TestSocketsAreForTheirUsers(t *testing.T) {
 	}
 	const nobody, stranger = 65534, 65533
 	dir := shortDir(t)
-	for _, d := range []string{dir} { // a way for everybody
-		must.OK(t, os.Chmod(d, 0o755))
-	}
-	r := startRun(t, dir, userJob)
-	r.eventually("started", func() bool { return strings.Contains(r.stdout.String(), "server      Started") })
-	operators, tasks := r.layout.OperatorSocket(testAllocID), r.layout.TaskSocket(testAllocID, "server")
+	must.OK(t, os.Chmod(dir, 0o755)) // a way for everybody
+	r := startRun(t, dir, strings.Replace(promptJob, "driver", "user = \"nobody\"\n      driver", 1))
+	r.eventually("started", func() bool { return strings.Contains(r.stdout.String(), "Started") })
+	operators, tasks := r.layout.OperatorSocket(testAllocID), r.layout.TaskSocket(testAllocID, "t")
 	for path, mode := range map[string]os.FileMode{
-		r.allocDir(): 0o755, r.allocDir("server"): 0o755, r.allocDir("server",
-			"secrets"): 0o755, operators: 0o777, tasks: 0o777,
+		r.allocDir(): 0o755, r.allocDir("t"): 0o755, r.allocDir("t", "secrets"): 0o755, operators: 0o777, tasks: 0o777,
 	} {
 		must.OK(t, os.Chmod(path, mode))
 	}
-	operator, task := r.file("operator.token"), r.file("server", "secrets", "nomad_token")
+	operator, task := r.file("operator.token"), r.file("t", "secrets", "nomad_token")
 	for _, test := range []struct {
 		uid          uint32
 		addr, token  string

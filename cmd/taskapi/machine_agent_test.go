@@ -61,8 +61,7 @@ func startAgentBy(t *testing.T, data, program string, args ...string) *machineAg
 // taskapi runs a command on the agent's data directory.
 func (a *machineAgent) taskapi(args ...string) string {
 	a.t.Helper()
-	self, _ := os.Executable()
-	cmd := exec.Command(self, append(args, "--data-dir", a.data)...)
+	cmd := exec.Command(self(a.t), append(args, "--data-dir", a.data)...)
 	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	out, _ := cmd.CombinedOutput() // what it prints is looked at
 	return string(out)
@@ -303,8 +302,7 @@ func TestAgentChangesTheCount(t *testing.T) {
 func TestAgentIsOne(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, shortDir(t))
-	self, _ := os.Executable()
-	second := startCommand(t, self, "agent", "--data-dir", a.data)
+	second := startCommand(t, self(t), "agent", "--data-dir", a.data)
 	_ = second.Wait() // its exit code says it
 	out := second.out.String()
 	if code := second.ProcessState.ExitCode(); code != 1 || !strings.Contains(out, "another taskapi agent") {

@@ -315,24 +315,5 @@ func onItsOwn(t *testing.T, a station) {
 	}
 }
 
-// siteJob is a job with a service, whose task has an identity.
-const siteJob = `
-job "%s" {
-  group "g" {
-    service {
-      name     = "site"
-      provider = "nomad"
-    }
-    task "t" {
-      driver = "raw_exec"
-      identity {
-        file = true
-      }
-      config {
-        command = "/bin/sleep"
-        args    = ["1000"]
-      }
-    }
-  }
-}
-`
+// siteJob is sleepJob with a service.
+var siteJob = strings.Replace(sleepJob, "task", "service {\n name = \"site\"\n provider = \"nomad\"\n }\n task", 1)

@@ -132,17 +132,13 @@ func testReadyTasks(t *testing.T, client string) {
 		}
 	}
 	healthy := func() bool {
-		p := startCommand(t, self(t), "status", "-data-dir", dir, testAllocID)
-		must.OK(t, p.Wait())
-		return strings.Contains(p.out.String(), "healthy, since")
+		return strings.Contains(taskapi(t, "status", "-data-dir", dir, testAllocID), "healthy, since")
 	}
 	const mainStarted, postStarted = "main        Started", "post        Started"
 	first := startProcess(t, dir, file)
 	has(first, "loading")
-	ps := startCommand(t, self(t), "ps", "-data-dir", dir)
-	must.OK(t, ps.Wait())
-	if !strings.Contains(ps.out.String(), "not ready: loading") {
-		t.Errorf("ps: %s", ps.out)
+	if ps := taskapi(t, "ps", "-data-dir", dir); !strings.Contains(ps, "not ready: loading") {
+		t.Errorf("ps: %s", ps)
 	}
 	kill(t, first)
 	lacks(first, mainStarted)

@@ -28,24 +28,6 @@ const (
 	secondID  = "5e5e5e5e-0000-4000-8000-000000000003"
 )
 
-// finderJob is a task whose identity looks for services.
-const finderJob = `
-job "finder" {
-  group "g" {
-    task "finder" {
-      driver = "raw_exec"
-      identity {
-        file = true
-      }
-      config {
-        command = "/bin/sleep"
-        args    = ["1000"]
-      }
-    }
-  }
-}
-`
-
 // servingJob has a service of its group and one of its task.
 const servingJob = `
 variable "namespace" {
@@ -93,7 +75,8 @@ func newNeighbours(t *testing.T) *neighbours {
 	t.Helper()
 	n := &neighbours{t: t, dir: shortDir(t), files: map[string]string{}, at: map[string]taskapiProcess{}}
 	files := t.TempDir()
-	for id, job := range map[string]string{finderID: finderJob, servingID: servingJob, secondID: servingJob} {
+	jobs := map[string]string{finderID: fmt.Sprintf(sleepJob, "finder"), servingID: servingJob, secondID: servingJob}
+	for id, job := range jobs {
 		n.files[id] = writeFile(t, filepath.Join(files, id+".nomad.hcl"), job)
 	}
 	t.Cleanup(func() {
@@ -136,24 +119,6 @@ func (n *neighbours) kill(id string) {
 	delete(n.at, id)
 }
 
-// killKeeper kills an allocation's keeper.
-func (n *neighbours) killKeeper(id string) {
-	n.t.Helper()
-	killed := 0
-	for _, line := range processesOf(n.t, n.dir) {
-		pid, args, _ := strings.Cut(line, " ")
-		log, _ := os.Readlink("/proc/" + pid + "/fd/2")
-		if !strings.Contains(args, "keeper") || !strings.Contains(log, id) {
-			continue
-		}
-		must.OK(n.t, syscall.Kill(atoi(pid), syscall.SIGKILL))
-		killed++
-	}
-	if killed == 0 {
-		n.t.Fatalf("no keeper of %s: %v", id, processesOf(n.t, n.dir))
-	}
-}
-
 // stop ends an allocation.
 func (n *neighbours) stop(id string) {
 	n.t.Helper()
@@ -173,13 +138,13 @@ func (n *neighbours) operator(id string) (*api.Client, error) { return operatorO
 // finder returns the SDK on the finder's own socket, with its own identity.
 func (n *neighbours) finder() *api.Client {
 	n.t.Helper()
-	client := must.Get(taskOf(datadir.Dir(n.dir).Alloc(finderID), "finder"))(n.t)
+	client := must.Get(taskOf(datadir.Dir(n.dir).Alloc(finderID), "t"))(n.t)
 	n.t.Cleanup(client.Close)
 	return client
 }
 
 func (n *neighbours) finderPath(name string) string {
-	return filepath.Join(datadir.Dir(n.dir).Alloc(finderID), "finder", "secrets", name)
+	return filepath.Join(datadir.Dir(n.dir).Alloc(finderID), "t", "secrets", name)
 }
 
 // operatorOf returns the SDK as the operator of an allocation, which may not answer yet.
@@ -374,7 +339,9 @@ func TestServicesOutliveTheirAgent(t *testing.T) {
 
 	n.start(servingID)
 	n.kill(servingID)
-	n.killKeeper(servingID)
+	if killKeeper(t, datadir.Dir(n.dir).Alloc(servingID)) != 1 {
+		t.Fatalf("no keeper: %v", processesOf(t, n.dir))
+	}
 	n.found("web", 0)
 	n.start(servingID)
 	if after := n.found("web", 1)[0]; after.CreateIndex <= before.ModifyIndex {
@@ -403,6 +370,26 @@ func consulTemplate(t *testing.T) string {
 		t.Fatalf("go install: %v\n%s", err, out)
 	}
 	return filepath.Join(bin, "consul-template")
+}
+
+// startConsulTemplate starts the program until the test ends, with the identity in a task's directory of secrets and
+// with templates as FROM:TO.
+func startConsulTemplate(t *testing.T, program, secrets string, templates ...string) taskapiProcess {
+	t.Helper()
+	token := strings.TrimSpace(readFile(t, filepath.Join(secrets, "nomad_token")))
+	address := "http://" + relay(t, filepath.Join(secrets, "api.sock"))
+	config := writeFile(t, filepath.Join(t.TempDir(), "config.hcl"),
+		fmt.Sprintf("nomad {\n  address = %q\n  token = %q\n}\n", address, token))
+	args := []string{"-config", config}
+	for _, template := range templates {
+		args = append(args, "-template", template)
+	}
+	p := startCommand(t, program, args...)
+	t.Cleanup(func() {
+		_ = p.Process.Kill() // it may have ended
+		_ = p.Wait()
+	})
+	return p
 }
 
 // relay serves a Unix socket at a TCP address, as socat does, for programs that know no Unix sockets.
@@ -449,17 +436,7 @@ func TestConsulTemplate(t *testing.T) {
 {{end}}{{range nomadService "web"}}{{.ID}} {{.Address}}:{{.Port}}
 {{end}}end
 `)
-	token := must.Read(t, n.finderPath("nomad_token"))
-	config := writeFile(t, filepath.Join(files, "config.hcl"), fmt.Sprintf("nomad {\n  address = %q\n  token = %q\n}\n",
-		"http://"+relay(t, n.finderPath("api.sock")), strings.TrimSpace(string(token))))
-	run := exec.Command(program, "-config", config, "-template", template+":"+rendered, "-log-level", "info")
-	p := taskapiProcess{run, new(syncBuffer)}
-	run.Stdout, run.Stderr = p.out, p.out
-	must.OK(t, run.Start())
-	t.Cleanup(func() {
-		_ = run.Process.Kill() // it may have ended
-		_ = run.Wait()
-	})
+	p := startConsulTemplate(t, program, filepath.Dir(n.finderPath("api.sock")), template+":"+rendered)
 	is := func(what string, lines int, want ...string) {
 		t.Helper()
 		until(t, p, what, func() bool {

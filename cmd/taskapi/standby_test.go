@@ -52,7 +52,6 @@ func (p *pair) run(t *testing.T, name string) station {
 	t.Helper()
 	dir := filepath.Join(p.dir, name)
 	must.OK(t, os.MkdirAll(dir, 0o700))
-	self := must.Get(os.Executable())(t)
 	env := []string{"TASKAPI_TEST_STORE=" + filepath.Join(p.dir, "store"), "TASKAPI_TEST_CUT=" + filepath.Join(dir, "cut")}
 	if p.etcd != "" {
 		env = nil
@@ -60,8 +59,7 @@ func (p *pair) run(t *testing.T, name string) station {
 			os.WriteFile(filepath.Join(dir, "cluster.key"), bytes.Repeat([]byte("k"), 32), 0o600))
 		must.OK(t, err)
 	}
-	s := startCommandWith(t, self, env, "run", "--standby", "-data-dir", dir,
-		filepath.Join(p.dir, "job.hcl"))
+	s := startCommandWith(t, self(t), env, "run", "--standby", "-data-dir", dir, filepath.Join(p.dir, "job.hcl"))
 	t.Cleanup(func() { _ = syscall.Kill(s.Process.Pid, syscall.SIGCONT); _ = s.Process.Kill() })
 	return station{s, dir}
 }

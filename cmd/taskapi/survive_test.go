@@ -313,15 +313,20 @@ func TestSameIDElsewhere(t *testing.T) {
 	}
 }
 
-// killKeeper kills the keeper of a data directory's allocation.
-func killKeeper(t *testing.T, dataDir string) {
+// killKeeper kills the keepers of a data directory, or of an allocation's directory, and returns how many there were.
+func killKeeper(t *testing.T, dir string) (killed int) {
 	t.Helper()
-	for _, line := range processesOf(t, dataDir) {
+	for _, line := range processesOf(t, dir) {
 		pid, args, _ := strings.Cut(line, " ")
-		if !strings.Contains(args, "keeper") {
+		if !strings.HasPrefix(args, "taskapi keeper ") {
 			continue
 		}
-		n := must.Get(strconv.Atoi(pid))(t)
-		must.OK(t, syscall.Kill(n, syscall.SIGKILL))
+		switch err := syscall.Kill(atoi(pid), syscall.SIGKILL); {
+		case err == nil:
+			killed++
+		case !errors.Is(err, syscall.ESRCH): // it may have ended
+			t.Fatal(err)
+		}
 	}
+	return killed
 }

@@ -45,6 +45,13 @@ job "templates" {
 }
 `
 
+// putColour writes the variable that the templates read. Its value is no argument of a process.
+func putColour(t *testing.T, dir, path, colour string) {
+	t.Helper()
+	file := writeFile(t, filepath.Join(t.TempDir(), "colour"), colour)
+	taskapi(t, "var", "put", "-data-dir", dir, "-force", path, "colour=@"+file)
+}
+
 // TestTemplatesOutliveTheirAgent kills taskapi while a task waits, and twice later: a value that has not changed does
 // not reach the task again, and one that has changed, also meanwhile, changes the file and signals the task.
 func TestTemplatesOutliveTheirAgent(t *testing.T) {
@@ -52,14 +59,7 @@ func TestTemplatesOutliveTheirAgent(t *testing.T) {
 	dir := shortDir(t)
 	file := jobFile(t, templatesJob)
 	alloc := datadir.Dir(dir).Alloc(testAllocID)
-	put := func(colour string) {
-		t.Helper()
-		p := startCommand(t, self(t), "var", "put", "-data-dir", dir, "-force", "nomad/jobs/templates",
-			"colour=@"+writeFile(t, filepath.Join(t.TempDir(), "colour"), colour))
-		if err := p.Wait(); err != nil {
-			t.Fatalf("%v:\n%s", err, p.out)
-		}
-	}
+	put := func(colour string) { putColour(t, dir, "nomad/jobs/templates", colour) }
 	said := func() string {
 		text, _ := os.ReadFile(filepath.Join(alloc, "main", "local", "said"))
 		return string(text)
@@ -123,14 +123,7 @@ func TestTemplatesSurviveKills(t *testing.T) {
     }
     task "main" {`, 1)
 			file := jobFile(t, job)
-			put := func(colour string) {
-				t.Helper()
-				p := startCommand(t, self(t), "var", "put", "-data-dir", dir, "-force", "nomad/jobs/templates",
-					"colour="+colour)
-				if err := p.Wait(); err != nil {
-					t.Fatalf("%v:\n%s", err, p.out)
-				}
-			}
+			put := func(colour string) { putColour(t, dir, "nomad/jobs/templates", colour) }
 			var want string
 			wants := func(p taskapiProcess, line string) {
 				t.Helper()
@@ -181,16 +174,11 @@ func TestTemplatesReadWhatTheirTaskMay(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	for path, may := range map[string]bool{"nomad/jobs/templates": true, "nomad/jobs/other": false, "shared/x": false} {
-		p := startCommand(t, self(t), "var", "put", "-data-dir", dir, "-force", path, "colour=@"+
-			writeFile(t, filepath.Join(t.TempDir(), "colour"), "blue"))
-		if err := p.Wait(); err != nil {
-			t.Fatalf("%v:\n%s", err, p.out)
-		}
+		putColour(t, dir, path, "blue")
 		job := strings.ReplaceAll(templatesJob, `nomadVar "nomad/jobs/templates"`, `nomadVar "`+path+`"`)
 		job = strings.ReplaceAll(job, "while :", "exit 0; while :")
 		job = strings.ReplaceAll(job, `job "templates" {`, "job \"templates\" {\n  type = \"batch\"")
-		p = startCommand(t, self(t), "run", "-data-dir", dir,
-			jobFile(t, job))
+		p := startCommand(t, self(t), "run", "-data-dir", dir, jobFile(t, job))
 		err := p.Wait()
 		denied := strings.Contains(p.out.String(), "nomad.var.block("+path+"@default.global): Permission denied")
 		if (err == nil) != may || denied == may {

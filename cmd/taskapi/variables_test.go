@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -230,19 +228,8 @@ func TestNomadVar(t *testing.T) {
 {{range nomadVarList "nomad/jobs"}}listed {{.Path}}
 {{end}}{{if nomadVarExists "nomad/jobs/demo/web"}}{{with nomadVar "nomad/jobs/demo/web"}}group {{.k}}{{end}}{{end}}
 `)
-	config := writeFile(t, filepath.Join(files, "config.hcl"), fmt.Sprintf("nomad {\n  address = %q\n  token = %q\n}\n",
-		"http://"+relay(t, r.allocDir("server", "secrets", "api.sock")), strings.TrimSpace(r.file("server", "secrets",
-			"nomad_token"))))
-	static := writeFile(t, filepath.Join(files, "static.ctmpl"), "started\n")
-	started := filepath.Join(files, "started")
-	run := exec.Command(program, "-config", config, "-template", template+":"+rendered, "-template", static+":"+started)
-	p := taskapiProcess{run, new(syncBuffer)}
-	run.Stdout, run.Stderr = p.out, p.out
-	must.OK(t, run.Start())
-	t.Cleanup(func() {
-		_ = run.Process.Kill() // it may have ended
-		_ = run.Wait()
-	})
+	static, started := writeFile(t, filepath.Join(files, "static.ctmpl"), "started\n"), filepath.Join(files, "started")
+	p := startConsulTemplate(t, program, r.allocDir("server", "secrets"), template+":"+rendered, static+":"+started)
 	put := func(path, key, value string) {
 		t.Helper()
 		var out syncBuffer
