@@ -9,9 +9,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
+
+	"github.com/hashicorp/go-hclog"
 )
 
 // maxUnread is how many lines wait for a slow reader.
@@ -22,9 +26,10 @@ const LevelTrace = slog.Level(-8)
 
 // Log is a slog.Handler that passes records on to another handler and to its readers.
 type Log struct {
-	next       slog.Handler
-	text, json slog.Handler // they write into the hub's buffer
-	hub        *hub
+	next   slog.Handler
+	attrs  []any  // keys and values
+	prefix string // of further keys: the groups
+	hub    *hub
 }
 
 var _ slog.Handler = (*Log)(nil)
@@ -33,12 +38,7 @@ var _ slog.Handler = (*Log)(nil)
 func New(next slog.Handler) *Log {
 	h := &hub{readers: map[*reader]struct{}{}}
 	h.wanted.Store(math.MaxInt64)
-	every := LevelTrace - 1
-	return &Log{
-		next: next, hub: h,
-		text: slog.NewTextHandler(&h.buffer, &slog.HandlerOptions{Level: every, ReplaceAttr: withoutHead}),
-		json: slog.NewJSONHandler(&h.buffer, &slog.HandlerOptions{Level: every, ReplaceAttr: nomadKeys}),
-	}
+	return &Log{next: next, hub: h}
 }
 
 // Enabled reports whether the next handler or a reader wants records of the level.
@@ -49,7 +49,9 @@ func (l *Log) Enabled(ctx context.Context, level slog.Level) bool {
 // Handle passes the record on, and to the readers that want it. Its error is that of the next handler.
 func (l *Log) Handle(ctx context.Context, record slog.Record) error {
 	if int64(record.Level) >= l.hub.wanted.Load() {
-		l.hub.publish(ctx, record, l.text, l.json)
+		all := slices.Clone(l.attrs)
+		record.Attrs(func(a slog.Attr) bool { all = add(all, l.prefix, a); return true })
+		l.hub.publish(record, all)
 	}
 	if !l.next.Enabled(ctx, record.Level) {
 		return nil
@@ -59,19 +61,36 @@ func (l *Log) Handle(ctx context.Context, record slog.Record) error {
 
 // WithAttrs returns a handler with the attributes, which has the same readers.
 func (l *Log) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &Log{next: l.next.WithAttrs(attrs), text: l.text.WithAttrs(attrs), json: l.json.WithAttrs(attrs), hub: l.hub}
+	all := slices.Clone(l.attrs)
+	for _, a := range attrs {
+		all = add(all, l.prefix, a)
+	}
+	return &Log{l.next.WithAttrs(attrs), all, l.prefix, l.hub}
 }
 
 // WithGroup returns a handler with the group, which has the same readers.
 func (l *Log) WithGroup(name string) slog.Handler {
-	return &Log{next: l.next.WithGroup(name), text: l.text.WithGroup(name), json: l.json.WithGroup(name), hub: l.hub}
+	return &Log{l.next.WithGroup(name), l.attrs, l.prefix + name + ".", l.hub}
+}
+
+// add adds the keys and values of an attribute.
+func add(all []any, prefix string, a slog.Attr) []any {
+	value := a.Value.Resolve()
+	if value.Kind() != slog.KindGroup {
+		return append(all, prefix+a.Key, value.Any())
+	}
+	for _, member := range value.Group() {
+		all = add(all, prefix+a.Key+".", member)
+	}
+	return all
 }
 
 // Follow returns the lines that are logged from now on, from the level up, as text or as JSON, until stop is called.
 // Each line has its newline. The channel is never closed. A reader who is too slow loses lines, and a line says how
 // many.
 func (l *Log) Follow(level slog.Level, asJSON bool) (lines <-chan []byte, stop func()) {
-	r := &reader{level: level, json: asJSON, lines: make(chan []byte, maxUnread)}
+	r := &reader{level: level, lines: make(chan []byte, maxUnread)}
+	r.logger = hclog.New(&hclog.LoggerOptions{Name: "agent", Level: hclog.Trace, Output: r, JSONFormat: asJSON})
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	l.hub.readers[r] = struct{}{}
@@ -84,21 +103,12 @@ func (l *Log) Follow(level slog.Level, asJSON bool) (lines <-chan []byte, stop f
 	}
 }
 
-// reader follows a log.
-type reader struct {
-	level slog.Level
-	json  bool
-	lines chan []byte
-	lost  int // guarded by hub.mu
-}
-
 // hub is shared by all handlers of a log.
 type hub struct {
 	wanted atomic.Int64 // the lowest level that a reader wants; the highest number without readers
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards readers, and is held while they get a record
 	readers map[*reader]struct{}
-	buffer  bytes.Buffer // for the line that is being formatted
 }
 
 // count sets wanted.
@@ -110,85 +120,62 @@ func (h *hub) count() {
 	h.wanted.Store(wanted)
 }
 
-// publish formats the record and gives it to the readers.
-func (h *hub) publish(ctx context.Context, record slog.Record, text, json slog.Handler) {
+// publish gives the record to the readers that want it. A message with control characters is quoted: a client may have
+// sent it, and it may be shown on a terminal.
+func (h *hub) publish(record slog.Record, attrs []any) {
+	message := record.Message
+	if strings.ContainsFunc(message, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+		message = strconv.Quote(message)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var asText, asJSON []byte
 	for r := range h.readers {
-		switch {
-		case record.Level < r.level:
-		case r.json:
-			if asJSON == nil {
-				asJSON = h.format(ctx, record, "", json)
-			}
-			r.put(asJSON)
-		default:
-			if asText == nil {
-				asText = h.format(ctx, record, head(record.Time, record.Level, record.Message), text)
-			}
-			r.put(asText)
+		if record.Level >= r.level {
+			r.log(levelOf(record.Level), message, attrs)
 		}
 	}
 }
 
-func (h *hub) format(ctx context.Context, record slog.Record, head string, handler slog.Handler) []byte {
-	h.buffer.Reset()
-	if err := handler.Handle(ctx, record); err != nil { // a buffer takes everything; an attribute may not be JSON
-		fmt.Fprintf(&h.buffer, "%q\n", err)
-	}
-	attrs := h.buffer.String()
-	if head != "" && attrs != "\n" {
-		head += ": "
-	}
-	return []byte(head + attrs)
+// reader follows a log.
+type reader struct {
+	level  slog.Level
+	logger hclog.Logger // writes to this reader
+	lines  chan []byte
+	lost   int
 }
 
-// put gives the reader a line, or counts it as lost.
-func (r *reader) put(line []byte) {
-	if r.lost > 0 {
-		select {
-		case r.lines <- r.lostLine():
-			r.lost = 0
-		default:
-			r.lost++
+func (r *reader) log(level hclog.Level, message string, attrs []any) {
+	if lost := r.lost; lost > 0 {
+		r.lost = 0
+		r.logger.Warn(fmt.Sprintf("%d lines were lost, because they were not read in time", lost))
+		if r.lost > 0 { // the reader still does not read
+			r.lost = lost + 1
 			return
 		}
 	}
+	r.logger.Log(level, message, attrs...)
+}
+
+// Write gives the reader a line, or counts it as lost.
+func (r *reader) Write(line []byte) (int, error) {
 	select {
-	case r.lines <- line:
+	case r.lines <- bytes.Clone(line):
 	default:
 		r.lost++
 	}
+	return len(line), nil
 }
 
-func (r *reader) lostLine() []byte {
-	message := fmt.Sprintf("%d lines were lost, because they were not read in time", r.lost)
-	if !r.json {
-		return []byte(head(time.Now(), slog.LevelWarn, message) + "\n")
-	}
-	return fmt.Appendf(nil, `{"@level":"warn","@message":%q,"@module":"agent","@timestamp":%q}`+"\n",
-		message, time.Now().Format(stamp))
-}
-
-// stamp is the time of Nomad's lines.
-const stamp = "2006-01-02T15:04:05.000Z07:00"
-
-// head returns a line of Nomad's agent up to the attributes.
-func head(at time.Time, level slog.Level, message string) string {
-	return fmt.Sprintf("%s %-7s agent: %s", at.Format(stamp), "["+levelName(level)+"]", oneLine(message))
-}
-
-func levelName(level slog.Level) string {
+func levelOf(level slog.Level) hclog.Level {
 	switch {
 	case level < slog.LevelDebug:
-		return "TRACE"
+		return hclog.Trace
 	case level < slog.LevelInfo:
-		return "DEBUG"
+		return hclog.Debug
 	case level < slog.LevelWarn:
-		return "INFO"
+		return hclog.Info
 	case level < slog.LevelError:
-		return "WARN"
+		return hclog.Warn
 	}
-	return "ERROR"
+	return hclog.Error
 }

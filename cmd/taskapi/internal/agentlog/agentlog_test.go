@@ -45,14 +45,14 @@ func TestFollow(t *testing.T) {
 	defer stopJSON()
 	logger.Debug("detail", "n", 1)
 	logger.With("alloc", "a b").WithGroup("g").Warn("slow", "k", "v")
-	logger.Error("two\nlines\x1b[2J")
+	logger.Error("two\nlines\x1b[2J", "v", "\x1b[2J")
 
 	want := []string{
-		`[DEBUG] agent: detail: n=1`, `[WARN]  agent: slow: alloc="a b" g.k=v`, `[ERROR] agent: "two\nlines\x1b[2J"`,
+		`[DEBUG] agent: detail: n=1`, `[WARN]  agent: slow: alloc="a b" g.k=v`, `[ERROR] agent: "two\nlines\x1b[2J": v="\x1b[2J"`,
 	}
 	got := unread(all)
 	for i, line := range got {
-		if !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d) ` + regexp.QuoteMeta(want[i]) +
+		if !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d{4}) ` + regexp.QuoteMeta(want[i]) +
 			"\n$").MatchString(line) {
 			t.Errorf("line %d = %q, want %q", i, line, want[i])
 		}
