@@ -70,21 +70,11 @@ cut off.`,
 				at.Sought.Tasks = base.AnyTasks
 			}
 			found, err := at.Find(cmd.Context(), line.names)
-			switch given := dash < 0 && len(args) > 0 && line.action == ""; {
-			case given && base.IsUsage(err) && len(args) > 1 && slices.Contains(base.TaskNames(found.Alloc), args[1]):
-				err = withDashes(err, cmd.CommandPath(), args, base.TaskNames(found.Alloc))
-			case given && base.IsUsage(err):
-				err = fmt.Errorf("%w\nTASK stands before --, as in '%s %s TASK -- COMMAND'", err, cmd.CommandPath(), args[0])
-			case given && err != nil:
-				err = fmt.Errorf("%w; to run %q in the only task, write '%s -- %s'", err, args[0], cmd.CommandPath(),
-					strings.Join(args, " "))
+			if err == nil {
+				err = commandError(line.run(cmd.Context(), w, found))
 			}
-			if err != nil {
-				return err
-			}
-			err = commandError(line.run(cmd.Context(), w, found))
-			if !base.IsSilent(err) && dash < 0 && line.action == "" {
-				err = withDashes(err, cmd.CommandPath(), args, base.TaskNames(found.Alloc))
+			if err != nil && !base.IsSilent(err) && dash < 0 && line.action == "" {
+				err = fmt.Errorf("%w; -- stands before COMMAND: %s", err, cmd.UseLine())
 			}
 			return err
 		},
@@ -125,19 +115,6 @@ func dashAmong(args []string, dash int) ([]string, int) {
 	return args, dash
 }
 
-// withDashes adds to an error, if the command's first word is a task, how to run the other words in that task.
-func withDashes(err error, path string, args, tasks []string) error {
-	if err == nil || len(args) < 2 || !slices.Contains(tasks, args[1]) {
-		return err
-	}
-	command := "COMMAND"
-	if len(args) > 2 {
-		command = strings.Join(args[2:], " ")
-	}
-	return fmt.Errorf("%w; %q is a task: to run a command in it, write '%s %s %s -- %s'", err, args[1], path, args[0],
-		args[1], command)
-}
-
 // read divides the arguments into names and the command. dash is where "--" stood, below 0 for nowhere; named says that
 // a flag names the allocation.
 func (l *execCommandLine) read(args []string, dash int, named bool) error {
@@ -146,9 +123,6 @@ func (l *execCommandLine) read(args []string, dash int, named bool) error {
 		l.command = args
 	case dash < 0 && l.action != "":
 		l.names = args
-	case dash < 0 && len(args) == 1:
-		return base.Usagef("COMMAND is missing after %q: to run that in the only task, write 'taskapi exec -- %s'",
-			args[0], args[0])
 	case dash < 0 && len(args) > 0:
 		l.names, l.command = args[:1], args[1:]
 	case dash >= 0:

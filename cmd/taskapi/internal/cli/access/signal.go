@@ -2,7 +2,6 @@ package access
 
 import (
 	"context"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -41,13 +40,6 @@ TASK.
 		PreRunE: func(_ *cobra.Command, args []string) error {
 			if name != "" || len(args) == 3 {
 				return nil
-			}
-			if last := len(args) - 1; last >= 0 {
-				if _, err := signals.Parse(args[last]); err == nil {
-					words := append([]string{"taskapi signal -s", args[last]}, args[:last]...)
-					return base.Usagef("-s is missing: %q alone may name an allocation or a task; write '%s'", args[last],
-						strings.Join(words, " "))
-				}
 			}
 			return base.Usagef("-s is missing: give the NAME of the signal, as in 'taskapi signal -s SIGHUP'")
 		},

@@ -321,9 +321,6 @@ func (f *Finder) matching(name string, s Sought) ([]match, error) {
 		}
 	}
 	all = withoutChildren(all)
-	if kind, rest, found := strings.Cut(name, "/"); len(all) == 0 && found {
-		return nil, fmt.Errorf("no allocation, job or task %q: give the name alone, without %q: %q", name, kind+"/", rest)
-	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("no allocation, job or task %q in %s; '%s' lists them; %s", name, f.Dirs(),
 			f.Places[0].Command("status"), f.hint())

@@ -70,7 +70,7 @@ a flag is wrong, or a change is not allowed.`,
   taskapi update --restart --only greeter hello examples/hello.nomad.hcl
   taskapi update --all --replace job.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return cmp.Or(u.until.CheckArgs(cmd.Flags(), args), start.JobFileLast(cmd, args))
+			return cmp.Or(u.until.CheckArgs(cmd.Flags(), args), base.CheckArgs(cmd, args))
 		},
 		PreRunE: func(cmd *cobra.Command, args []string) error {
 			switch {

@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
-	"github.com/spf13/cobra"
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/bounded"
@@ -60,25 +57,6 @@ func FileName(path string) string {
 		return "job file"
 	}
 	return path
-}
-
-// JobFileLast checks the arguments [ALLOC] JOBFILE. Errors: they are in the other order, or JOBFILE is missing.
-func JobFileLast(cmd *cobra.Command, args []string) error {
-	if err := base.CheckArgs(cmd, args); err != nil {
-		return err
-	}
-	first, last := args[0], args[len(args)-1]
-	if _, err := os.Stat(last); last == "-" || !errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if _, err := os.Stat(first); err == nil {
-		return base.Usagef("there is no file %q: the job file comes last, as in '%s %[1]s %[3]s'", last,
-			cmd.CommandPath(), first)
-	}
-	if len(args) == 1 && !strings.Contains(last, ".") {
-		return base.Usagef("there is no file %q: the job file is missing, as in '%s %[1]s JOBFILE'", last, cmd.CommandPath())
-	}
-	return nil
 }
 
 // Read reads a job file; the group is still to be chosen. Every error about the file is a usage error.
