@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -15,70 +13,6 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 )
-
-// testOneWinner: of several writers that change the same version, one succeeds.
-func testOneWinner(t *testing.T, open opener) {
-	stores := []cluster.Store{open(), open(), open(), open()}
-	var modified uint64
-	for round := range 25 {
-		var won, lost atomic.Int32
-		var at atomic.Uint64
-		var all sync.WaitGroup
-		for n, s := range stores {
-			all.Go(func() {
-				i, err := s.Commit(t.Context(), setIf("k", fmt.Sprint(n), modified))
-				if _, conflict := errors.AsType[*cluster.ConflictError](err); conflict {
-					lost.Add(1)
-				} else if err == nil {
-					won.Add(1)
-					at.Store(i)
-				} else {
-					t.Error(err)
-				}
-			})
-		}
-		all.Wait()
-		if won.Load() != 1 || int(lost.Load()) != len(stores)-1 {
-			t.Fatalf("round %d: %d have won and %d lost", round, won.Load(), lost.Load())
-		}
-		modified = at.Load()
-		if e := clustertest.Get(t, stores[0], "k"); e.ModifyIndex != modified {
-			t.Fatalf("round %d: %s, want the winner's %d", round, clustertest.Describe(e), modified)
-		}
-	}
-}
-
-// testCounter: several writers count, each with its own opening. No step is lost.
-func testCounter(t *testing.T, open opener) {
-	const writers, steps = 4, 25
-	var all sync.WaitGroup
-	for range writers {
-		s := open()
-		all.Go(func() {
-			for done := 0; done < steps; {
-				e, _, err := s.Get(t.Context(), "n")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				n, _ := strconv.Atoi(string(e.Value)) // nothing is 0
-				_, err = s.Commit(t.Context(), setIf("n", fmt.Sprint(n+1), e.ModifyIndex))
-				if _, conflict := errors.AsType[*cluster.ConflictError](err); conflict {
-					continue
-				}
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				done++
-			}
-		})
-	}
-	all.Wait()
-	if e := clustertest.Get(t, open(), "n"); string(e.Value) != fmt.Sprint(writers*steps) {
-		t.Errorf("counted to %s, want %d", e.Value, writers*steps)
-	}
-}
 
 // testSnapshots: a writer puts the same value into several entries at once. No list has two values.
 func testSnapshots(t *testing.T, open opener) {

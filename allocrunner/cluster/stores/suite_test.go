@@ -77,8 +77,6 @@ func testStore(t *testing.T, kind Kind) {
 		run  func(*testing.T, opener)
 	}{
 		{"entries", testEntries},
-		{"transactions", testTransactions},
-		{"conditions", testConditions},
 		{"list", testList},
 		{"bounds", testBounds},
 		{"full", testFull},
@@ -92,8 +90,6 @@ func testStore(t *testing.T, kind Kind) {
 		{"leases", testLeases},
 		{"a lease begins again", testLeaseAgain},
 		{"a lease outlives the store", testLeaseOutlives},
-		{"one winner", testOneWinner},
-		{"counter", testCounter},
 		{"snapshots", testSnapshots},
 		{"model", testModel},
 		{"linearizable", testLinearizable},
@@ -106,12 +102,6 @@ func testStore(t *testing.T, kind Kind) {
 			test.run(t, place(t, kind))
 		})
 	}
-}
-
-// setIf is the transaction that writes an entry if it has an index.
-func setIf(key, value string, modified uint64) cluster.Txn {
-	return cluster.Txn{If: []cluster.Condition{{Key: key, ModifyIndex: modified}},
-		Then: []cluster.Operation{clustertest.Set(key, value)}}
 }
 
 // wantEntry requires an entry's value and indexes.
@@ -165,55 +155,6 @@ func testEntries(t *testing.T, open opener) {
 		index(t, b) != fourth {
 		t.Errorf("a deletion of nothing has index %d, then %d; want %d", got, index(t, b), fourth)
 	}
-}
-
-func testTransactions(t *testing.T, open opener) {
-	a, b := open(), open()
-	clustertest.Put(t, a, "gone", "x")
-	before := clustertest.Put(t, a, "again", "x")
-	i := clustertest.Commit(t, a, clustertest.Txn(clustertest.Set("one", "1"), clustertest.Set("two", "1"),
-		clustertest.Set("two", "2"), clustertest.Delete("gone"),
-		clustertest.Set("made and deleted", "x"), clustertest.Delete("made and deleted"), clustertest.Delete("again"),
-		clustertest.Set("again", "y")))
-	wantEntry(t, b, "one", "1", i, i)
-	wantEntry(t, b, "two", "2", i, i)
-	wantEntry(t, b, "again", "y", before, i)
-	if got, want := keys(clustertest.List(t, b, cluster.Span{}).Entries), []string{"again", "one",
-		"two"}; !slices.Equal(got, want) || i != before+1 {
-		t.Errorf("at %d, after %d: %q, want %q", i, before, got, want)
-	}
-}
-
-func testConditions(t *testing.T, open opener) {
-	a, b := open(), open()
-	i := clustertest.Put(t, a, "k", "one", cluster.Condition{Key: "k"})
-	for name, txn := range map[string]cluster.Txn{
-		"there is one":  {If: []cluster.Condition{{Key: "k"}}},
-		"another index": {If: []cluster.Condition{{Key: "k", ModifyIndex: i - 1}}},
-		"the second": {If: []cluster.Condition{{Key: "k", ModifyIndex: i}, {Key: "none"},
-			{Key: "k", ModifyIndex: i + 1}}},
-		"there is none":   {If: []cluster.Condition{{Key: "none", ModifyIndex: i}}},
-		"only conditions": {If: []cluster.Condition{{Key: "none", ModifyIndex: i}}, Then: []cluster.Operation{}},
-	} {
-		if txn.Then == nil {
-			txn.Then = []cluster.Operation{clustertest.Set("k", "two"), clustertest.Set("other", "two")}
-		}
-		_, err := b.Commit(t.Context(), txn)
-		conflict, ok := errors.AsType[*cluster.ConflictError](err)
-		want := clustertest.Get(t, a, txn.If[len(txn.If)-1].Key)
-		if !ok || clustertest.Describe(conflict.Entry) != clustertest.Describe(want) {
-			t.Errorf("%s: %v (%+v), want a conflict with %s", name, err, conflict, clustertest.Describe(want))
-		}
-	}
-	wantEntry(t, a, "k", "one", i, i)
-	wantEntry(t, a, "other", "", 0, 0)
-	got, err := b.Commit(t.Context(), cluster.Txn{If: []cluster.Condition{{Key: "k", ModifyIndex: i}}})
-	if err != nil || got != i {
-		t.Errorf("a check of conditions: %d, %v, want %d", got, err, i)
-	}
-	second := clustertest.Put(t, b, "k", "two", cluster.Condition{Key: "k", ModifyIndex: i},
-		cluster.Condition{Key: "none"})
-	wantEntry(t, a, "k", "two", i, second)
 }
 
 func testList(t *testing.T, open opener) {
