@@ -95,32 +95,18 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestEachByteCounts: a bit of a log that flips is an error, or does no harm. The tests of package logfile flip each
-// bit.
-func TestEachByteCounts(t *testing.T) {
+// TestEachByteOfTheHeaderCounts: a bit of it that flips is an error. The tests of package logfile flip each bit of what
+// follows.
+func TestEachByteOfTheHeaderCounts(t *testing.T) {
 	dir, _, after := filled(t)
-	harmless := 0
-	for i := range after {
-		if i > headerSize && i%4 > 0 {
-			continue
-		}
+	for i := range headerSize {
 		data := bytes.Clone(after)
 		data[i] ^= 1 << (i % 8)
 		writeLog(t, dir, data)
 		s := disk.New(dir)
-		e, index, err := s.Get(t.Context(), "k")
+		_, _, err := s.Get(t.Context(), "k")
 		s.Close()
-		if err == nil && (string(e.Value) != "two" || index != e.ModifyIndex) {
-			t.Fatalf("byte %d: got %q at %d", i, e.Value, index)
-		}
-		if err == nil {
-			harmless++
-			continue
-		}
 		wantDamaged(t, dir, fmt.Sprintf("byte %d", i), err)
-	}
-	if harmless != 0 {
-		t.Errorf("%d flips went unnoticed", harmless)
 	}
 }
 
@@ -282,15 +268,6 @@ func TestUnsafePlaces(t *testing.T) {
 	}
 	if data, err := os.ReadFile(target); err != nil || string(data) != "precious" {
 		t.Errorf("the target of the links has %q, %v", data, err)
-	}
-}
-
-// TestNothingBeforeItsUse: a store that is never used makes no files.
-func TestNothingBeforeItsUse(t *testing.T) {
-	dir := scratch(t)
-	must.OK(t, disk.New(dir).Close())
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("there is a directory: %v", err)
 	}
 }
 

@@ -140,11 +140,10 @@ func TestWatchWithoutInotify(t *testing.T) {
 			t.Fatal("the other process has inotify")
 		}
 	}
-	const seconds = 4
 	before := reads(t, p)
-	time.Sleep(seconds * time.Second) // the time in which reads are counted
-	if n := reads(t, p) - before; n > 10*seconds {
-		t.Errorf("the other process has read %d times in %d seconds", n, seconds)
+	time.Sleep(time.Second) // the time in which reads are counted
+	if n := reads(t, p) - before; n > 10 {
+		t.Errorf("the other process has read %d times in a second", n)
 	}
 	clustertest.Put(t, s, "k", "w")
 	if got := p.line(t); got != "[k] false" {
@@ -507,7 +506,7 @@ func TestOneLooksUpTheLeases(t *testing.T) {
 		clustertest.List(t, stores[len(stores)-1], cluster.Span{})
 	}
 	seen, begun := map[uint64]bool{}, time.Now()
-	for ; time.Since(begun) < 5*time.Second; time.Sleep(5 * time.Millisecond) { // between looks
+	for ; time.Since(begun) < 2*time.Second; time.Sleep(5 * time.Millisecond) { // between looks
 		for _, at := range looks(t, dir) {
 			seen[at] = true
 		}
