@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"go.uber.org/goleak"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/memory"
@@ -16,6 +17,8 @@ import (
 	"taskapi/identity"
 	"taskapi/internal/must"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // ns is the namespace of most tests.
 const ns = "default"

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -362,6 +365,69 @@ type noSealer struct{}
 
 func (noSealer) Seal(items []byte, _ string) ([]byte, error) { return items, nil }
 func (noSealer) Open(items []byte, _ string) ([]byte, error) { return items, nil }
+
+// TestNobodyLosesAStep: several processes count in a variable by its index, and in another one under a lock. No step is
+// lost, and no two of them have the lock at once. The tests of package stores kill such processes.
+func TestNobodyLosesAStep(t *testing.T) {
+	f := newVariables(t)
+	const writers, steps = 4, 25
+	var writing sync.WaitGroup
+	var holders atomic.Int32
+	for range writers {
+		s := variables.New(variables.Config{Store: f.store, Sealer: noSealer{}})
+		step := func(path string, checked bool) error {
+			v, _, err := s.Read(t.Context(), ns, path)
+			if err != nil {
+				return err
+			}
+			var index uint64
+			count := 0
+			if v != nil {
+				index = v.ModifyIndex
+				count, _ = strconv.Atoi(v.Items["k"])
+			}
+			check := &index
+			if !checked {
+				check = nil
+			}
+			_, _, err = s.Put(t.Context(), variable(path, "k", strconv.Itoa(count+1)), check)
+			return err
+		}
+		locked := func() error {
+			lock := variable("lock")
+			lock.Lock = &api.VariableLock{TTL: "1h"}
+			held, _, err := s.Acquire(t.Context(), lock)
+			if err != nil {
+				return err
+			}
+			if n := holders.Add(1); n != 1 {
+				t.Errorf("%d have the lock", n)
+			}
+			err = step("locked", false)
+			holders.Add(-1)
+			_, _, releaseErr := s.Release(t.Context(), ns, "lock", held.LockID())
+			return errors.Join(err, releaseErr)
+		}
+		for _, count := range []func() error{func() error { return step("checked", true) }, locked} {
+			writing.Go(func() {
+				for done := 0; done < steps && !t.Failed(); {
+					if err := count(); err == nil {
+						done++
+					} else if _, conflict := errors.AsType[*variables.ConflictError](err); !conflict {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	writing.Wait()
+	for _, path := range []string{"checked", "locked"} {
+		v, _, err := variables.New(variables.Config{Store: f.store, Sealer: noSealer{}}).Read(t.Context(), ns, path)
+		if err != nil || v.Items["k"] != strconv.Itoa(writers*steps) {
+			t.Errorf("%s counts to %+v, %v; want %d", path, v, err, writers*steps)
+		}
+	}
+}
 
 // TestAwaitLockEnd: callers that wait are woken when a lock expires, at that moment, by a change with an index. No
 // other process is needed.
