@@ -203,35 +203,6 @@ func useDamaged(t *testing.T, seed uint64, path, latest string, readErr error) {
 	}
 }
 
-// TestEachBitCounts: a bit that flips in the valid part of a file is an error.
-func TestEachBitCounts(t *testing.T) {
-	path := statePath(t)
-	db := open(t, path)
-	a := alloc("a", 1)
-	a.Job = jobOf("j", 10)
-	put(t, db, interfaces.Saved{Alloc: a},
-		interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"t": {Phase: "x"}}})
-	latest := asJSON(t, load(t, db))
-	db.Close()
-	whole := readFile(t, path)
-	unnoticed := 0
-	for i := range len(whole) {
-		data := slices.Clone(whole)
-		data[i] ^= 1 << (i % 8)
-		writeFile(t, path, data)
-		got, err := state.Read(path)
-		if err == nil {
-			unnoticed++
-		}
-		if err == nil && asJSON(t, got) != latest {
-			t.Fatalf("byte %d of %d: read %s", i, len(whole), asJSON(t, got))
-		}
-	}
-	if most := len("1.2.3"); unnoticed != most { // which stands at the end of the change that is not the last
-		t.Errorf("%d flips were not noticed, want %d", unnoticed, most)
-	}
-}
-
 // TestCrashBeforeTheFirstPut: taskapi or the machine may crash before anything was put. The allocation can begin then.
 func TestCrashBeforeTheFirstPut(t *testing.T) {
 	path := statePath(t)
@@ -277,55 +248,9 @@ func TestDamageThatDoesNoHarm(t *testing.T) {
 	diff(t, "read", latest, asJSON(t, got))
 }
 
-// TestCutOffWrites: the machine fails in the middle of a write. Acknowledged changes are kept, the last one is there as
-// a whole or not at all, and the next write succeeds. The tests of package logfile cut at each byte.
-func TestCutOffWrites(t *testing.T) {
-	path := statePath(t)
-	db := open(t, path)
-	put(t, db, interfaces.Saved{Alloc: alloc("a", 1),
-		Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 1}}})
-	before := readFile(t, path)
-	put(t, db, interfaces.Saved{Alloc: alloc("a", 2),
-		Tasks: map[string]interfaces.SavedTask{"t": {Attempts: 2}}})
-	db.Close()
-	after := readFile(t, path)
-	for _, cut := range cuts(len(before), len(after)) {
-		for name, tail := range map[string]byte{"nothing": 0, "zeros": 1, "noise": 2} {
-			data := append(slices.Clone(before), after[len(before):cut]...)
-			for i := cut; tail > 0 && i < len(after); i++ {
-				data = append(data, (tail-1)*byte(i))
-			}
-			writeFile(t, path, data)
-			want := uint64(1)
-			if cut == len(after) {
-				want = 2
-			}
-			got, err := state.Read(path)
-			if err != nil || got.Alloc.ModifyIndex != want || got.Tasks["t"].Attempts != int(want) {
-				t.Fatalf("cut at %d, then %s: %v, %s", cut, name, err, asJSON(t, got))
-			}
-		}
-		db := open(t, path)
-		put(t, db, interfaces.Saved{Alloc: alloc("a", 3)})
-		db.Close()
-		if got, err := state.Read(path); err != nil || got.Alloc.ModifyIndex != 3 {
-			t.Fatalf("cut at %d, after a write: %v", cut, err)
-		}
-	}
-}
-
-// cuts returns places between two others, with both ends and the places beside them.
-func cuts(from, to int) []int {
-	all := []int{from, from + 1, to - 1, to}
-	for at := from + 2; at < to-1; at += 11 {
-		all = append(all, at)
-	}
-	return all
-}
-
 // TestCutOffWritesDontMix: the machine fails in the middle of a write, and all of it is there but its beginning. Open
 // removes this rest before anything is written in its place. So the two writes never mix, even when the machine fails
-// again.
+// again. The tests of package logfile cut writes off at each byte, and flip each bit.
 func TestCutOffWritesDontMix(t *testing.T) {
 	path := statePath(t)
 	db := open(t, path)

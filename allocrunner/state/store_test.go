@@ -22,8 +22,8 @@ import (
 // TestStore: files keep what interfaces.Store promises.
 func TestStore(t *testing.T) {
 	for what, test := range map[string]func(*testing.T, interfaces.Store){
-		"saved outlives its owner": testOutlives, "what is not given stays": testNotGiven, "one owner": testOwner,
-		"recreate": testRecreate, "at the same time": testConcurrent, "model": testModel,
+		"saved outlives its owner": testOutlives, "one owner": testOwner, "at the same time": testConcurrent,
+		"model": testModel,
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := scratch(t)
@@ -103,63 +103,19 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 	diff(t, "by the next owner", want, load(t, acquire(t, s, "a")))
 }
 
-func testNotGiven(t *testing.T, s interfaces.Store) {
-	owned := acquire(t, s, "a")
-	put(t, owned,
-		interfaces.Saved{Alloc: storeAlloc("a", 1, "j"), Terminal: true,
-			Tasks:  map[string]interfaces.SavedTask{"t": task("one"), "u": task("one")},
-			Checks: api.AllocCheckStatuses{"c": {}}},
-		interfaces.Saved{Tasks: map[string]interfaces.SavedTask{"t": task("two")}})
-	got := load(t, owned)
-	diff(t, "the task that has changed", task("two"), got.Tasks["t"])
-	diff(t, "the one that has not", task("one"), got.Tasks["u"])
-	diff(t, "its state", taskState("two"), got.Alloc.TaskStates["t"])
-	if !got.Terminal || len(got.Checks) != 1 || *got.Alloc.Job.ID != "j" {
-		t.Errorf("terminal %v, checks %v, job %q", got.Terminal, got.Checks, *got.Alloc.Job.ID)
-	}
-	put(t, owned, interfaces.Saved{Checks: api.AllocCheckStatuses{}})
-	if got := load(t, owned); got.Checks == nil || len(got.Checks) != 0 || !got.Terminal {
-		t.Errorf("checks taken away: %v, terminal %v", got.Checks, got.Terminal)
-	}
-	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 2, "k")})
-	if got := load(t, owned); *got.Alloc.Job.ID != "k" || got.Alloc.ModifyIndex != 2 {
-		t.Errorf("another job: %+v", got.Alloc)
-	}
-}
-
 func testOwner(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
 	acquire(t, s, "b")
 	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
 	}
-	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 1, "j")})
-	must.OK(t, owned.Close())
-	change := interfaces.Saved{Alloc: storeAlloc("a", 2, "j")}
-	_, loadErr := owned.Load()
-	for what, err := range map[string]error{"put": owned.Put(change), "load": loadErr,
-		"recreate": owned.Recreate(change)} {
-		if err == nil {
-			t.Errorf("%s after the close: no error", what)
-		}
+	must.OK(t, owned.Recreate(interfaces.Saved{Alloc: storeAlloc("a", 1, "j")}))
+	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
+		t.Errorf("a second owner of what was made again: got %v, want ErrStateInUse", err)
 	}
+	must.OK(t, owned.Close())
 	if got := load(t, acquire(t, s, "a")); got.Alloc.ModifyIndex != 1 {
 		t.Errorf("the next owner finds %+v", got.Alloc)
-	}
-}
-
-func testRecreate(t *testing.T, s interfaces.Store) {
-	owned := acquire(t, s, "a")
-	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 7, "j"), Terminal: true, Life: "one",
-		Tasks: map[string]interfaces.SavedTask{"t": task("x")}})
-	must.OK(t, owned.Recreate(interfaces.Saved{Alloc: storeAlloc("a", 1, "k"), Life: "two"}))
-	diff(t, "recreated", &interfaces.Saved{Alloc: storeAlloc("a", 1, "k"), Life: "two"}, load(t, owned))
-	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
-		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
-	}
-	put(t, owned, interfaces.Saved{Alloc: storeAlloc("a", 2, "k")})
-	if got := load(t, owned); got.Alloc.ModifyIndex != 2 || got.Life != "two" {
-		t.Errorf("afterwards: %+v", got)
 	}
 }
 
@@ -240,6 +196,15 @@ func drawChange(rt *rapid.T, id string) interfaces.Saved {
 	if rapid.Bool().Draw(rt, "alloc") {
 		c.Alloc = storeAlloc(id, rapid.Uint64Range(1, 9).Draw(rt, "index"), text("job"))
 		c.Alloc.ClientDescription = text("description")
+	}
+	if rapid.Bool().Draw(rt, "checks") {
+		c.Checks = api.AllocCheckStatuses{}
+		if rapid.Bool().Draw(rt, "one check") {
+			c.Checks[text("check")] = api.AllocCheckStatus{Status: "success"}
+		}
+	}
+	if rapid.Bool().Draw(rt, "life") {
+		c.Life = text("life")
 	}
 	if rapid.Bool().Draw(rt, "kill") {
 		c.KillAfter = time.Unix(rapid.Int64Range(1, 9).Draw(rt, "kill after"), 0).UTC()
