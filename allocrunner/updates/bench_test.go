@@ -1,10 +1,10 @@
 package updates_test
 
 import (
+	"fmt"
 	"log/slog"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -13,18 +13,14 @@ import (
 	"taskapi/internal/must"
 )
 
-// benchAllocs is how many simulated allocations a benchmark runs. They begin over benchSpread, since a batch would hold
-// them all if they changed at the same instant.
-const (
-	benchAllocs = 1000
-	benchSpread = time.Second
-)
+// benchAllocs is how many allocations a Buffer of a benchmark has.
+const benchAllocs = 1000
 
 // BenchmarkAllocUpdated is what an update costs the runner that makes it, with two sinks.
 func BenchmarkAllocUpdated(b *testing.B) {
 	buffer := updates.New(updates.Config{Sinks: []interfaces.Sink{&counter{}, &counter{}},
 		Logger: slog.New(slog.DiscardHandler)})
-	alloc := simulated(0)
+	alloc := version("a", 1, "running")
 	b.ReportAllocs()
 	for b.Loop() {
 		next := *alloc
@@ -39,8 +35,7 @@ func BenchmarkAllocUpdated(b *testing.B) {
 func BenchmarkHeld(b *testing.B) {
 	allocs := make([]*api.Allocation, benchAllocs)
 	for i := range allocs {
-		allocs[i] = simulated(i)
-		allocs[i].ModifyIndex, allocs[i].ClientStatus = 1, "running"
+		allocs[i] = version(fmt.Sprintf("00000000-0000-4000-8000-%012d", i), 1, "running")
 	}
 	var pending, delivered float64
 	for b.Loop() {

@@ -102,6 +102,27 @@ func (r *recorder) refused(t *testing.T, want ...string) {
 	}
 }
 
+// A counter is a sink that counts.
+type counter struct {
+	mu            sync.Mutex // guards what follows
+	calls, allocs int
+}
+
+func (c *counter) Name() string { return "counter" }
+
+func (c *counter) PutAllocs(_ context.Context, allocs []*api.Allocation) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls, c.allocs = c.calls+1, c.allocs+len(allocs)
+	return nil
+}
+
+func (c *counter) counts() (calls, allocs int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls, c.allocs
+}
+
 // running makes a Buffer that runs until the test's end, in a bubble.
 func running(t *testing.T, logger *slog.Logger, sinks ...interfaces.Sink) *updates.Buffer {
 	t.Helper()
@@ -186,6 +207,25 @@ func TestAFailedBatchIsTriedAgainWithWhatCameMeanwhile(t *testing.T) {
 		sink.refused(t, "200ms a@1 b@2", "400ms a@1 b@3", "800ms a@1 b@3", "1.6s a@1 b@3", "3.2s a@1 b@3",
 			"6.4s a@1 b@3",
 			"12.8s a@1 b@3", "19.2s a@1 b@3 c@4")
+	})
+}
+
+func TestManyAllocationsAreWrittenInBatches(t *testing.T) {
+	const many = 1000
+	synctest.Test(t, func(t *testing.T) {
+		sink := &counter{}
+		b := running(t, slog.New(slog.DiscardHandler), sink)
+		for index, status := range []string{"pending", "running", "running", "complete"} {
+			for i := range many {
+				b.AllocUpdated(version(strconv.Itoa(i), uint64(index), status))
+			}
+			time.Sleep(tick + tick/2)
+		}
+		must.OK(t, b.Flush(t.Context()))
+		// pending, running and complete; the change in between goes with the end.
+		if calls, allocs := sink.counts(); calls != 3 || allocs != 3*many {
+			t.Errorf("%d allocations in %d calls, want %d in 3", allocs, calls, 3*many)
+		}
 	})
 }
 
