@@ -1,10 +1,8 @@
 package checks_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
 	"os/exec"
 	"strings"
 	"testing"
@@ -158,20 +156,4 @@ func TestInvalidScripts(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What an Exec gives of an error and an output beyond what is kept does not matter.
-func TestScriptThatCouldNotRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cfg := newConfig(withTask(newAlloc(), "main", scriptCheck("c", "x")))
-		cfg.Exec = func(context.Context, string, []string) (checks.ExecResult, error) {
-			return checks.ExecResult{Output: bytes.Repeat([]byte("x"), 1<<20)}, io.ErrClosedPipe
-		}
-		r := start(t, cfg)
-		time.Sleep(pastFirst)
-		synctest.Wait()
-		if got := byName(r)["c"]; got.Status != "failure" || got.Output != "nomad: io: read/write on closed pipe" {
-			t.Errorf("got %s %.100q", got.Status, got.Output)
-		}
-	})
 }

@@ -1,14 +1,13 @@
 package checks
 
 import (
-	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 )
 
-// These tests are inside the package: the thresholds are a pure function, and are tested apart from schedules and
+// This test is inside the package: the thresholds are a pure function, and are tested apart from schedules and
 // connections here.
 
 // seen is one run as the thresholds get it, since the start of what would be restarted.
@@ -19,66 +18,6 @@ type seen struct {
 
 // begins is the start that the runs are counted from.
 var begins = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-
-func TestRules(t *testing.T) {
-	good, bad, warned := outcome{ok: true}, outcome{}, outcome{warning: true}
-	at := func(list ...outcome) (runs []seen) {
-		for i, o := range list {
-			runs = append(runs, seen{time.Duration(i) * time.Second, o})
-		}
-		return runs
-	}
-	for name, c := range map[string]struct {
-		thresholds thresholds
-		from       string
-		runs       []seen
-		statuses   string // the first letter of each
-		restarts   []int  // the runs that ask for one
-	}{
-		"each counts": {thresholds{}, pending, at(bad, good, bad), "fsf", nil},
-		"one is each": {thresholds{successes: 1, failures: 1}, pending, at(bad, good, bad), "fsf", nil},
-		"three to pass": {thresholds{successes: 3}, pending, at(good, good, good, bad, good, good, good),
-			"ppsfffs", nil},
-		"three to fail": {thresholds{failures: 3}, pending, at(bad, bad, bad, good, bad, bad, good), "ppfssss",
-			nil},
-		"a row is broken": {thresholds{successes: 2, failures: 2}, pending, at(good, bad, good, bad, bad),
-			"ppppf", nil},
-		"from an initial status": {thresholds{failures: 2}, success, at(bad, good, bad, bad), "sssf", nil},
-		"limit": {thresholds{limit: 2}, pending, at(bad, good, bad, bad, bad, bad), "fsffff",
-			[]int{3}},
-		"grace": {thresholds{limit: 2, grace: 2 * time.Second}, pending, at(bad, bad, bad, bad),
-			"ffff", []int{3}},
-		"no limit":           {thresholds{}, pending, at(bad, bad, bad), "fff", nil},
-		"shown failing only": {thresholds{limit: 1, failures: 3}, pending, at(bad, bad, bad), "ppf", []int{2}},
-		"a success that isn't shown": {thresholds{limit: 2, successes: 2}, pending, at(bad, good, bad, good, bad, bad),
-			"ffffff", []int{5}},
-		"pending is not unhealthy": {thresholds{limit: 1, successes: 9}, pending, at(good, good), "pp", nil},
-		"initially failing":        {thresholds{limit: 1, failures: 2}, failure, at(bad), "f", []int{0}},
-		"a warning is a failure":   {thresholds{limit: 1}, pending, at(warned), "f", []int{0}},
-		"unless warnings are ignored": {thresholds{limit: 2, ignoreWarnings: true}, pending, at(bad, warned, bad, bad),
-			"ffff", []int{3}},
-		"ignored, and shown all along": {thresholds{limit: 1, ignoreWarnings: true}, pending, at(warned, warned), "ff", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := state{status: c.from}
-			var statuses strings.Builder
-			var restarts []int
-			for i, run := range c.runs {
-				var restart bool
-				if s, restart = c.thresholds.next(s, begins, begins.Add(run.since), run.o); restart {
-					restarts = append(restarts, i)
-				}
-				statuses.WriteString(s.status[:1])
-			}
-			if statuses.String() != c.statuses {
-				t.Errorf("statuses %s, want %s", statuses.String(), c.statuses)
-			}
-			if len(restarts) != len(c.restarts) || len(restarts) > 0 && restarts[0] != c.restarts[0] {
-				t.Errorf("restarts at %v, want %v", restarts, c.restarts)
-			}
-		})
-	}
-}
 
 // history judges by looking at all runs each time, where the thresholds keep count.
 type history struct {
