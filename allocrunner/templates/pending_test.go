@@ -15,6 +15,11 @@ import (
 // never is a splay that no test waits for: its random part is below a minute once in a million times.
 const never = 1_000_000 * time.Minute
 
+// atOnce takes the splay away.
+func atOnce(saved *interfaces.Saved) {
+	saved.Alloc.Job.TaskGroups[0].Tasks[0].Templates[0].Splay = new(time.Duration(0))
+}
+
 // TestResumeOfAChange: a runner that is killed, or leaves, between the writing of a file and its change_mode leaves the
 // change_mode to the next runner, which acts once.
 func TestResumeOfAChange(t *testing.T) {
@@ -25,13 +30,9 @@ func TestResumeOfAChange(t *testing.T) {
 				t.Parallel()
 				s := newShared(t)
 				s.put("v", "a", "1")
-				change := template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, mode)
+				change := follows(mode)
 				change.Splay = new(never)
-				change.ChangeSignal = new("SIGHUP")
-				change.ChangeScript = &api.ChangeScript{Command: new("/bin/sh"),
-					Args: []string{"-c", `echo "script $(cat local/x)" >> local/said`}}
-				r := s.run(`say() { echo "$1 $(cat local/x)" >> local/said; }
-					trap 'say hup' HUP; say up; while :; do sleep 0.05; done`, change)
+				r := s.run(says, change)
 				r.untilFile("local/said", "up 1\n")
 				r.until("running", func() bool { return r.runner.Alloc().ClientStatus == api.AllocClientStatusRunning })
 				s.put("v", "a", "2")
@@ -41,7 +42,7 @@ func TestResumeOfAChange(t *testing.T) {
 					if killed {
 						*saved = *atKill
 					}
-					saved.Alloc.Job.TaskGroups[0].Tasks[0].Templates[0].Splay = new(time.Duration(0))
+					atOnce(saved)
 				}
 				r.resume(func() {})
 				want := "up 1\n" + acted + " 2\n"
@@ -65,8 +66,8 @@ func TestResumeOfAChangeThatTheTaskCannotRead(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(s.dir) })
 	must.OK(t, os.Chmod(s.dir, 0o711)) // for nobody
 	s.put("v", "a", "1")
-	change := template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "signal")
-	change.Splay, change.ChangeSignal = new(never), new("SIGHUP")
+	change := follows("signal")
+	change.Splay = new(never)
 	change.Uid, change.Gid, change.Perms = new(0), new(0), new("0400")
 	r := s.runTask(&api.Task{Name: "main", Driver: "raw_exec", User: "nobody", Templates: []*api.Template{change},
 		Config: map[string]any{"command": "/bin/sh", "args": []any{"-c",
@@ -75,9 +76,7 @@ func TestResumeOfAChangeThatTheTaskCannotRead(t *testing.T) {
 	r.until("running", func() bool { return r.runner.Alloc().ClientStatus == api.AllocClientStatusRunning })
 	s.put("v", "a", "2")
 	r.untilFile("local/x", "2")
-	r.edit = func(saved *interfaces.Saved) {
-		saved.Alloc.Job.TaskGroups[0].Tasks[0].Templates[0].Splay = new(time.Duration(0))
-	}
+	r.edit = atOnce
 	r.resume(func() {})
 	r.untilFile("local/said", "up\nhup\n")
 }
@@ -88,17 +87,13 @@ func TestResumeOfAnUnwrittenChange(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)
 	s.put("v", "a", "1")
-	change := template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "signal")
+	change := follows("signal")
 	change.Splay = new(never)
-	change.ChangeSignal = new("SIGHUP")
-	r := s.run(`say() { echo "$1 $(cat local/x)" >> local/said; }
-		trap 'say hup' HUP; say up; while :; do sleep 0.05; done`, change)
+	r := s.run(says, change)
 	r.untilFile("local/said", "up 1\n")
 	s.put("v", "a", "2")
 	r.untilFile("local/x", "2")
-	r.edit = func(saved *interfaces.Saved) {
-		saved.Alloc.Job.TaskGroups[0].Tasks[0].Templates[0].Splay = new(time.Duration(0))
-	}
+	r.edit = atOnce
 	r.resume(func() {
 		must.OK(t, os.WriteFile(r.path("local/x"), []byte("1"), 0o600))
 		s.put("v", "a", "1")
@@ -137,9 +132,7 @@ func TestFullDisk(t *testing.T) {
 				s.dir, s.stateDir = "", small.Dir
 			}
 			s.put("v", "a", "1")
-			change := template("local/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "signal")
-			change.ChangeSignal = new("SIGHUP")
-			r := s.run(`trap 'echo hup > local/hup' HUP; echo up > local/up; while :; do sleep 0.05; done`, change)
+			r := s.run(`trap 'echo hup > local/hup' HUP; echo up > local/up; while :; do sleep 0.05; done`, follows("signal"))
 			r.untilFile("local/up", "up\n")
 			r.until("running", func() bool { return r.runner.Alloc().ClientStatus == api.AllocClientStatusRunning })
 			small.Fill()
