@@ -1,18 +1,13 @@
 package allocrunner_test
 
 import (
-	"net"
 	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/internal/must"
-	"taskapi/internal/polltest"
 )
 
 // These tests are about what the failing checks of a group's services lead to.
@@ -28,55 +23,6 @@ func restartingCheck(port string, grace time.Duration) api.ServiceCheck {
 func watched(g *api.TaskGroup, check api.ServiceCheck) {
 	g.Services = []*api.Service{service("", check)}
 	g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1000), new(time.Hour)
-}
-
-// graces notes how long each task had been up when a check had it restarted.
-type graces struct {
-	mu      sync.Mutex // guards the fields below
-	started map[string]int64
-	after   map[string][]time.Duration
-}
-
-func (g *graces) note(task string, e *api.TaskEvent) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	switch {
-	case e.Type == "Started":
-		g.started[task] = e.Time
-	case strings.HasPrefix(e.DisplayMessage, "healthcheck: "):
-		g.after[task] = append(g.after[task], time.Duration(e.Time-g.started[task]))
-	}
-}
-
-func (g *graces) of(task string) []time.Duration {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.after[task])
-}
-
-// TestEachStartHasItsGrace before a check of the group can ask for a restart.
-func TestEachStartHasItsGrace(t *testing.T) {
-	t.Parallel()
-	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer listener.Close()
-	port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
-	const grace = 400 * time.Millisecond
-	seen := &graces{started: map[string]int64{}, after: map[string][]time.Duration{}}
-	r := runWith(t, "service", func(g *api.TaskGroup, c *config) {
-		watched(g, restartingCheck(port, grace))
-		c.OnEvent = seen.note
-	}, shell("main", "exec sleep 1000"))
-	r.untilEvents("main", "Started", 1)
-	<-time.After(grace) // the first start's is over
-	must.OK(t, r.runner.RestartTask(t.Context(), "main"))
-	r.untilEvents("main", "Restarting", 1)
-	listener.Close()
-	if !polltest.Until(func() bool { return len(seen.of("main")) > 0 }) {
-		t.Fatalf("it is never restarted: %v", r.of("main"))
-	}
-	if after := seen.of("main")[0]; after < grace {
-		t.Errorf("restarted %v after its start, within the grace of %v", after, grace)
-	}
 }
 
 // TestTheNextRunnerKnowsTheGrace: a task that it takes over has had its grace with the runner before.

@@ -97,6 +97,16 @@ func TestResume(t *testing.T) {
 	}
 }
 
+// TestAttemptsAreSaved, so that the next runner does not give them again.
+func TestAttemptsAreSaved(t *testing.T) {
+	var r record
+	want := restarts.State{Start: time.Unix(1000, 0), Count: 2}
+	r.set(state{phase: backoff, attempts: want}, time.Unix(1001, 0), nil)
+	if got := (found{}).resume(testRules, r.saved()).state.attempts; got != want {
+		t.Errorf("resumed with %+v, want %+v", got, want)
+	}
+}
+
 // found is a run that a driver has found; without a handle it has found none.
 type found struct {
 	drivers.Run
