@@ -16,7 +16,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
-	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
@@ -205,45 +204,14 @@ func TestExecErrors(t *testing.T) {
 	}
 }
 
-// TestExecsAreBounded, and a place is free again when a session has ended. No descriptor is left.
-func TestExecsAreBounded(t *testing.T) {
-	r := run(t, "service", sleeping())
-	r.untilState("t", "running")
-	count := func() int {
-		entries := must.Get(os.ReadDir("/proc/self/fd"))(t)
-		return len(entries)
-	}
-	before := count()
-	var sessions []interfaces.ExecSession
-	for i := range drivers.MaxInteractive {
-		sessions = append(sessions, r.exec(i%2 == 0, "read x"))
-	}
-	_, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "t", Command: []string{"true"}})
-	if !errors.Is(err, interfaces.ErrTooManyExecs) {
-		t.Errorf("one more: %v", err)
-	}
-	for i, s := range sessions {
-		s.Stdin().Close()
-		if exit, err := s.Wait(); err != nil || exit.ExitCode != 1 {
-			t.Errorf("number %d: %+v, %v", i, exit, err)
-		}
-		s.Close()
-	}
-	last := r.exec(false, "exit 4")
-	if _, _, code := whole(t, last); code != 4 {
-		t.Errorf("after the others: %d", code)
-	}
-	last.Close()
-	for count() > before { // the runner's own come and go
-		proctest.Pause()
-	}
-}
-
-// TestExecClose ends the program and all that it has started. One with a terminal gets a SIGHUP first.
+// TestExecClose ends the program and all that it has started. One with a terminal gets a SIGHUP first. No descriptor is
+// left.
 func TestExecClose(t *testing.T) {
 	r := run(t, "service", sleeping())
 	r.untilState("t", "running")
 	fifo := proctest.Fifo(t, r.dir)
+	descriptors := func() int { return len(must.Get(os.ReadDir("/proc/self/fd"))(t)) }
+	before := descriptors()
 	for _, tty := range []bool{false, true} {
 		s := r.exec(tty, `trap 'echo hung up >'`+r.dir+
 			`/fifo HUP; sleep 1000 & echo $!; echo $$; while :; do sleep 0.05; done`)
@@ -262,6 +230,9 @@ func TestExecClose(t *testing.T) {
 		if n, err := s.Stdout().Read(make([]byte, 1)); n != 0 || err != io.EOF {
 			t.Errorf("read after Close: %d, %v", n, err)
 		}
+	}
+	for descriptors() > before { // the runner's own come and go
+		proctest.Pause()
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	s := must.Get(r.runner.Exec(ctx,

@@ -105,16 +105,19 @@ func closeLater(t *testing.T, c *keeper.Client) {
 	})
 }
 
-func run(t *testing.T, c *keeper.Client, spec drivers.Spec) drivers.ProcessStatus {
+// starter is a client or a supervisor.
+type starter interface {
+	Start(context.Context, drivers.Spec) (drivers.ProcessStatus, error)
+}
+
+func run(t *testing.T, s starter, spec drivers.Spec) drivers.ProcessStatus {
 	t.Helper()
-	status := must.Get(c.Start(t.Context(), spec))(t)
-	return status
+	return must.Get(s.Start(t.Context(), spec))(t)
 }
 
 func identify(t *testing.T, pid int) proc.Identity {
 	t.Helper()
-	id := must.Get(proc.Identify(pid))(t)
-	return id
+	return must.Get(proc.Identify(pid))(t)
 }
 
 // gone waits for the end of a process.

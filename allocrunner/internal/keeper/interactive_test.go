@@ -98,7 +98,7 @@ func TestATerminal(t *testing.T) {
 			}
 			dir := t.TempDir()
 			s := supervise(t, dir)
-			mustStart(t, s, script(dir, "t", "exec sleep 1000"))
+			run(t, s, script(dir, "t", "exec sleep 1000"))
 			master, slave := pty(t)
 			// It turns the echo off: the kernel echoes a Ctrl-C after its signal, and perhaps after what the program says.
 			spec := interactive(dir, `trap "echo interrupted; exit 7" INT; stty size; echo by name >/dev/tty; echo again `+
@@ -142,7 +142,7 @@ func TestATerminal(t *testing.T) {
 func TestPipes(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
-	mustStart(t, s, script(dir, "t", "exec sleep 1000"))
+	run(t, s, script(dir, "t", "exec sleep 1000"))
 	files, in, out, errs := pipes(t)
 	done := inBackground(s, interactive(dir, `cat; exec >&-; cat /proc/self/cgroup >&2; read x <$FIFO; exit 3`, false,
 		files...))
@@ -165,24 +165,6 @@ func TestPipes(t *testing.T) {
 	list, _ := s.List(t.Context())
 	if err != nil || list[0].NoCgroup == "" && !strings.Contains(string(text), "/task.t/exec.") {
 		t.Errorf("%q, %v; want a cgroup in the task's", text, err)
-	}
-}
-
-// TestAnInteractiveProgramEnds with its client's connection, and the task does not.
-func TestAnInteractiveProgramEnds(t *testing.T) {
-	dir := t.TempDir()
-	c := start(t, keeper.Config{Dir: dir})
-	status := run(t, c, shell(dir, "t", "exec sleep 1000"))
-	files, _, out, _ := pipes(t)
-	done := inBackground(c, interactive(dir, "echo $$; exec sleep 1000", false, files...))
-	program := identify(t, proctest.ReadPID(t, bufio.NewReader(out)))
-	detach(t, c)
-	if got := <-done; !errors.Is(got.err, drivers.ErrClosed) {
-		t.Errorf("%+v", got)
-	}
-	gone(t, program)
-	if !identify(t, status.PID).Runs() {
-		t.Error("the task has ended, too")
 	}
 }
 

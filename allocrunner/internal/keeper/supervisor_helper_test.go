@@ -1,7 +1,6 @@
 package keeper_test
 
 import (
-	"bufio"
 	"fmt"
 	"log/slog"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/internal/must"
-	"taskapi/internal/polltest"
 )
 
 // supervised returns the configuration of the allocation in dir.
@@ -41,46 +39,6 @@ func script(dir, task, text string) drivers.Spec {
 	spec := shell(dir, task, text)
 	spec.Logs = drivers.LogSpec{Disabled: true}
 	return spec
-}
-
-// untilThere waits for a file that a task makes.
-func untilThere(t *testing.T, path string) {
-	t.Helper()
-	there := func() bool {
-		_, err := os.Stat(path)
-		return err == nil
-	}
-	if !polltest.Until(there) {
-		t.Fatalf("%s is not there", path)
-	}
-}
-
-func mustStart(t *testing.T, s *keeper.Supervisor, spec drivers.Spec) drivers.ProcessStatus {
-	t.Helper()
-	status := must.Get(s.Start(t.Context(), spec))(t)
-	return status
-}
-
-// lines reads the pipe that script names.
-func lines(t *testing.T, dir string) func() string {
-	t.Helper()
-	path := filepath.Join(dir, "fifo")
-	must.OK(t, unix.Mkfifo(path, 0o600))
-	f := must.Get(os.OpenFile(path, os.O_RDWR, 0))(t)
-	t.Cleanup(func() { f.Close() })
-	r := bufio.NewReader(f)
-	return func() string {
-		t.Helper()
-		line := must.Get(r.ReadString('\n'))(t)
-		return strings.TrimSpace(line)
-	}
-}
-
-// lives reports whether a process runs, by its number in text.
-func lives(t *testing.T, text string) bool {
-	t.Helper()
-	stat, err := os.ReadFile("/proc/" + text + "/stat")
-	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
 // newFreezer returns a cgroup v2 for processes that are to be frozen.

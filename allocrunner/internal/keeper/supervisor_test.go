@@ -27,16 +27,16 @@ func TestALostKeeper(t *testing.T) {
 	cfg := supervised(dir)
 	cfg.Unused = true // which says nothing of the keepers that follow
 	s := superviseAs(t, cfg)
-	next := lines(t, dir)
+	fifo := proctest.Fifo(t, dir)
 	for range 2 { // a new keeper may be lost, too
-		calm := mustStart(t, s, script(dir, "calm", "exec sleep 1000"))
-		status := mustStart(t, s, script(dir, "wild", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
-		child := next()
+		calm := run(t, s, script(dir, "calm", "exec sleep 1000"))
+		status := run(t, s, script(dir, "wild", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+		child := proctest.ReadPID(t, fifo)
 		waited := make(chan error, 2)
 		for _, task := range []string{"calm", "wild"} {
 			go func() {
 				_, err := s.Wait(t.Context(), task)
-				if lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
+				if proctest.Alive(child) || proctest.Alive(status.PID) {
 					t.Errorf("%s: processes of the lost keeper still run", task)
 				}
 				waited <- err
@@ -66,7 +66,7 @@ func TestALostKeeper(t *testing.T) {
 			}
 		}
 	}
-	mustStart(t, s, script(dir, "calm", "exit 3"))
+	run(t, s, script(dir, "calm", "exit 3"))
 	if exit, err := s.Wait(t.Context(), "calm"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", exit, err)
 	}
@@ -80,7 +80,7 @@ func TestALostKeeper(t *testing.T) {
 func TestALostKeeperHadWrittenDown(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
-	mustStart(t, s, script(dir, "t", "exit 3"))
+	run(t, s, script(dir, "t", "exit 3"))
 	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
 		t.Fatalf("%+v, %v", exit, err)
 	}
@@ -101,7 +101,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 		dir := t.TempDir()
 		record := filepath.Join(dir, "keeper.json")
 		first := supervise(t, dir)
-		mustStart(t, first, script(dir, "t", "exit 0"))
+		run(t, first, script(dir, "t", "exit 0"))
 		must.Get(first.Wait(t.Context(), "t"))(t)
 		must.OK(t, first.Detach())
 		for id := first.Keeper(); id.Runs(); unix.Poll(nil, 2) { // the client may not be missed yet by the first
@@ -115,9 +115,9 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := supervise(t, dir)
-		next := lines(t, dir)
-		status := mustStart(t, s, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
-		child := next()
+		fifo := proctest.Fifo(t, dir)
+		status := run(t, s, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+		child := proctest.ReadPID(t, fifo)
 		if stays {
 			must.OK(t, os.WriteFile(record, old, 0o600))
 		}
@@ -127,7 +127,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 			!strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
 			t.Errorf("%+v, %v", exit, err)
 		}
-		if lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
+		if proctest.Alive(child) || proctest.Alive(status.PID) {
 			t.Error("processes of the lost keeper still run")
 		}
 	}
@@ -150,16 +150,16 @@ func TestALostAnswer(t *testing.T) {
 			for range 6 {
 				dir := t.TempDir()
 				s := supervise(t, dir)
-				next := lines(t, dir)
+				fifo := proctest.Fifo(t, dir)
 				lost := make(chan struct{})
 				go func() {
 					defer close(lost)
-					next()
+					proctest.ReadLine(t, fifo)
 					tc.lose(t, s.Keeper().PID)
 				}()
 				spec := script(dir, "t", "echo >>$DIR/runs; echo >$FIFO; "+tc.script)
 				spec.Env = append(spec.Env, "DIR="+dir)
-				mustStart(t, s, spec)
+				run(t, s, spec)
 				<-lost
 				if exit, err := s.Wait(t.Context(), "t"); err == nil && exit.ExitCode != 3 && exit.ExitCode != -1 {
 					t.Errorf("%+v", exit)
@@ -172,28 +172,12 @@ func TestALostAnswer(t *testing.T) {
 	}
 }
 
-// TestCloseAfterABreak of the connection, before it is made again, ends the keeper all the same.
-func TestCloseAfterABreak(t *testing.T) {
-	dir := t.TempDir()
-	s := supervise(t, dir)
-	status := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
-	s.BeginClose()
-	hangUp(t, s.Keeper().PID)
-	<-s.Settled()
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if s.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
-		t.Error("the keeper or its task still runs")
-	}
-}
-
 // TestAFreshAllocation in a directory of another one has nothing of that one's processes; one that goes on has all of
 // them.
 func TestAFreshAllocation(t *testing.T) {
 	dir := t.TempDir()
 	s := supervise(t, dir)
-	status := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
+	status := run(t, s, script(dir, "t", "exec sleep 1000"))
 	must.OK(t, s.Detach())
 	s, err := keeper.Supervise(t.Context(), supervised(dir), false)
 	if known, _ := s.Found(status.Task); err != nil || known.PID != status.PID {
@@ -201,7 +185,7 @@ func TestAFreshAllocation(t *testing.T) {
 	}
 	must.OK(t, s.Detach())
 	s, err = keeper.Supervise(t.Context(), supervised(dir), true)
-	if _, known := s.Found(status.Task); err != nil || known || lives(t, strconv.Itoa(status.PID)) {
+	if _, known := s.Found(status.Task); err != nil || known || proctest.Alive(status.PID) {
 		t.Fatalf("%v, %v; want a new keeper, and the old process gone", known, err)
 	}
 	if err := s.Close(); err != nil {
@@ -212,9 +196,9 @@ func TestAFreshAllocation(t *testing.T) {
 // TestABrokenConnection to a keeper that lives is made again, and nobody notices.
 func TestABrokenConnection(t *testing.T) {
 	dir := t.TempDir()
-	s := supervise(t, dir)
-	status := mustStart(t, s, script(dir, "t", `trap "exit 4" USR1; touch ready; while :; do sleep 0.05; done`))
-	untilThere(t, filepath.Join(dir, "ready"))
+	s, fifo := supervise(t, dir), proctest.Fifo(t, dir)
+	status := run(t, s, script(dir, "t", `trap "exit 4" USR1; echo >$FIFO; while :; do sleep 0.05; done`))
+	proctest.ReadLine(t, fifo)
 	type result struct {
 		code int
 		err  error
@@ -276,7 +260,7 @@ func TestAFrozenKeeper(t *testing.T) {
 	cfg := supervised(dir)
 	cfg.Logger = slog.New(log)
 	s := superviseAs(t, cfg)
-	mustStart(t, s, script(dir, "t", `trap "exit 4" USR1; while :; do sleep 0.05; done`))
+	run(t, s, script(dir, "t", `trap "exit 4" USR1; while :; do sleep 0.05; done`))
 	pid := s.Keeper().PID
 	waited := make(chan error, 1)
 	go func() {
@@ -330,7 +314,7 @@ func TestALateRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			s := supervise(t, dir)
-			first := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
+			first := run(t, s, script(dir, "t", "exec sleep 1000"))
 			var next drivers.ProcessStatus
 			// the restart comes before the repetition
 			s.SetAttach(func(ctx context.Context, dir string) (*keeper.Client, error) {
@@ -357,27 +341,10 @@ func TestALateRequest(t *testing.T) {
 			if err := <-late; !errors.Is(err, drivers.ErrNotRunning) {
 				t.Errorf("a request for the process before: %v, want that it does not run", err)
 			}
-			if next.PID == 0 || !lives(t, strconv.Itoa(next.PID)) {
+			if next.PID == 0 || !proctest.Alive(next.PID) {
 				t.Errorf("the request reached the next process: %+v", next)
 			}
 		})
-	}
-}
-
-// TestCloseEndsAStoppedKeeper with its tasks, gracefully: it need not be killed.
-func TestCloseEndsAStoppedKeeper(t *testing.T) {
-	dir := t.TempDir()
-	s := supervise(t, dir)
-	status := mustStart(t, s, script(dir, "t", "exec sleep 1000"))
-	must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGSTOP))
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	if s.Keeper().Runs() || lives(t, strconv.Itoa(status.PID)) {
-		t.Error("the keeper or its task still runs")
-	}
-	if _, err := keeper.Last(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its record, which it removes at a graceful end: %v", err)
 	}
 }
 
@@ -389,7 +356,7 @@ func TestTasksWithoutACgroup(t *testing.T) {
 	cfg.Logger, cfg.NoCgroup = slog.New(slog.NewTextHandler(&log, nil)), true
 	s := superviseAs(t, cfg)
 	for _, task := range []string{"a", "b"} {
-		if status := mustStart(t, s, script(dir, task, "exit 0")); status.NoCgroup == "" {
+		if status := run(t, s, script(dir, task, "exit 0")); status.NoCgroup == "" {
 			t.Errorf("%s: %+v", task, status)
 		}
 	}
@@ -401,22 +368,40 @@ func TestTasksWithoutACgroup(t *testing.T) {
 	}
 }
 
-// TestCloseAfterTheKeeperWasLost leaves nothing of the killed keeper in the directory but its log: the allocation has
-// ended.
-func TestCloseAfterTheKeeperWasLost(t *testing.T) {
-	dir := t.TempDir()
-	s := supervise(t, dir)
-	mustStart(t, s, script(dir, "t", "exec sleep 1000"))
-	must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGKILL))
-	<-s.Settled()
-	// as one that is killed while it writes
-	must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json.new"), nil, 0o600))
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-	left, err := filepath.Glob(filepath.Join(dir, "keeper*"))
-	if want := filepath.Join(dir, "keeper.log"); err != nil || len(left) != 1 || left[0] != want {
-		t.Errorf("left: %v, %v; want %s alone", left, err, want)
+// TestCloseEndsAKeeper with its tasks, whatever became of it before, and leaves nothing of it in the directory but its
+// log.
+func TestCloseEndsAKeeper(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, s *keeper.Supervisor, dir string){
+		"its connection broke, and is not made again yet": func(t *testing.T, s *keeper.Supervisor, _ string) {
+			s.BeginClose()
+			hangUp(t, s.Keeper().PID)
+			<-s.Settled()
+		},
+		"it was stopped": func(t *testing.T, s *keeper.Supervisor, _ string) {
+			must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGSTOP))
+		},
+		"it was killed while it wrote": func(t *testing.T, s *keeper.Supervisor, dir string) {
+			must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGKILL))
+			<-s.Settled()
+			must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json.new"), nil, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := supervise(t, dir)
+			status := run(t, s, script(dir, "t", "exec sleep 1000"))
+			before(t, s, dir)
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			if s.Keeper().Runs() || proctest.Alive(status.PID) {
+				t.Error("the keeper or its task still runs")
+			}
+			left, err := filepath.Glob(filepath.Join(dir, "keeper*"))
+			if want := filepath.Join(dir, "keeper.log"); err != nil || len(left) != 1 || left[0] != want {
+				t.Errorf("left: %v, %v; want %s alone", left, err, want)
+			}
+		})
 	}
 }
 
@@ -426,9 +411,9 @@ func TestCloseForcesAKeeper(t *testing.T) {
 	freezer := newFreezer(t)
 	dir := t.TempDir()
 	s := supervise(t, dir)
-	next := lines(t, dir)
-	status := mustStart(t, s, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
-	child := next()
+	fifo := proctest.Fifo(t, dir)
+	status := run(t, s, script(dir, "t", `setsid sh -c 'echo $$ >$FIFO; exec sleep 1000' & exec sleep 1000`))
+	child := proctest.ReadPID(t, fifo)
 	id := s.Keeper()
 	for file, text := range map[string]string{"cgroup.procs": strconv.Itoa(id.PID), "cgroup.freeze": "1"} {
 		must.OK(t, os.WriteFile(filepath.Join(freezer, file), []byte(text), 0))
@@ -436,7 +421,7 @@ func TestCloseForcesAKeeper(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if id.Runs() || lives(t, child) || lives(t, strconv.Itoa(status.PID)) {
+	if id.Runs() || proctest.Alive(child) || proctest.Alive(status.PID) {
 		t.Error("the keeper or its task still runs")
 	}
 }
@@ -446,7 +431,7 @@ func TestCloseForcesAKeeper(t *testing.T) {
 func TestReplacedByAnother(t *testing.T) {
 	dir := t.TempDir()
 	first := supervise(t, dir)
-	mustStart(t, first, script(dir, "t", "exec sleep 1000"))
+	run(t, first, script(dir, "t", "exec sleep 1000"))
 	second := supervise(t, dir)
 	if _, err := first.Wait(t.Context(), "t"); !errors.Is(err, keeper.ErrReplaced) {
 		t.Errorf("wait: %v", err)

@@ -30,7 +30,7 @@ func TestAPreparedKeeper(t *testing.T) {
 	if s.Keeper().PID != cfg.Unready.PID() {
 		t.Errorf("the keeper is process %d, and process %d was prepared", s.Keeper().PID, cfg.Unready.PID())
 	}
-	mustStart(t, s, script(cfg.Dir, "t", "exit 3"))
+	run(t, s, script(cfg.Dir, "t", "exit 3"))
 	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", exit, err)
 	}

@@ -49,7 +49,7 @@ func TestAKeeperThatDiesWhileItStarts(t *testing.T) {
 		t.Error("there is something to see")
 	}
 	must.OK(t, os.Remove(fails))
-	mustStart(t, s, script(dir, "t", "exit 3"))
+	run(t, s, script(dir, "t", "exit 3"))
 	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", exit, err)
 	}
