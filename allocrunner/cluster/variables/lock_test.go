@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -366,6 +367,14 @@ type noSealer struct{}
 func (noSealer) Seal(items []byte, _ string) ([]byte, error) { return items, nil }
 func (noSealer) Open(items []byte, _ string) ([]byte, error) { return items, nil }
 
+// slow is a store that lets others run before each Commit.
+type slow struct{ cluster.Store }
+
+func (s slow) Commit(ctx context.Context, txn cluster.Txn) (uint64, error) {
+	runtime.Gosched()
+	return s.Store.Commit(ctx, txn)
+}
+
 // TestNobodyLosesAStep: several processes count in a variable by its index, and in another one under a lock. No step is
 // lost, and no two of them have the lock at once. The tests of package stores kill such processes.
 func TestNobodyLosesAStep(t *testing.T) {
@@ -374,7 +383,7 @@ func TestNobodyLosesAStep(t *testing.T) {
 	var writing sync.WaitGroup
 	var holders atomic.Int32
 	for range writers {
-		s := variables.New(variables.Config{Store: f.store, Sealer: noSealer{}})
+		s := variables.New(variables.Config{Store: slow{f.store}, Sealer: noSealer{}})
 		step := func(path string, checked bool) error {
 			v, _, err := s.Read(t.Context(), ns, path)
 			if err != nil {

@@ -198,6 +198,27 @@ func TestAFullDiskHasNoOldRecord(t *testing.T) {
 	}
 }
 
+// TestSweepBelievesNoEnd that an earlier keeper has written down: one after it may have been lost.
+func TestSweepBelievesNoEnd(t *testing.T) {
+	dir := t.TempDir()
+	cfg := keeper.Config{Dir: dir, Marker: mark(dir), NoCgroup: true}
+	comeAndGone(t, cfg)
+	old, err := os.ReadFile(filepath.Join(dir, "keeper.json"))
+	if err != nil || !strings.Contains(string(old), `"ExitCode":0`) {
+		t.Fatalf("%s, %v", old, err)
+	}
+	b := begin(t, dir)
+	must.OK(t, unix.Kill(b.Keeper().PID, unix.SIGKILL))
+	<-b.Done()
+	gone(t, b.Keeper())
+	must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json"), old, 0o600))
+	_, tasks, err := b.Sweep(t.Context(), cfg)
+	if err != nil || tasks["t"].PID != b.task.PID || tasks["t"].Exit != nil {
+		t.Errorf("%+v, %v; want nothing of the first keeper's task", tasks, err)
+	}
+	b.wantGone(t)
+}
+
 // TestIdle is as short as an agent needs to be started again, but for one who alone knows how the tasks ended.
 func TestIdle(t *testing.T) {
 	for name, tc := range map[string]struct {
