@@ -28,18 +28,10 @@ const mostBody = 8 << 20
 // noKeys are the words for callers whose tokens can't be verified.
 const noKeys = "the agent's public keys are not there"
 
-// Authenticator decides who a request comes from and what that caller may do. A nil Denial allows it.
-type Authenticator interface {
-	Authenticate(r *http.Request, owner auth.Owner, peer auth.Peer) (*auth.Principal, *auth.Denial)
-	Recheck(r *http.Request, p *auth.Principal, owner auth.Owner, peer auth.Peer) *auth.Denial
-}
-
-var _ Authenticator = (*auth.Authenticator)(nil)
-
 // Config has the parts of a Server. Agent, Authenticator, Ready, PeerOf and Logger are required.
 type Config struct {
 	Agent         *Agent
-	Authenticator Authenticator
+	Authenticator *auth.Authenticator
 	// Ready reports whether tokens can be verified: the agent's public keys are there.
 	Ready func() bool
 	// Region is the allocation's; a request for another one is refused, because its tokens are not good there.

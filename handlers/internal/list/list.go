@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"taskapi/handlers/internal/filter"
 	"taskapi/handlers/internal/route"
 )
 
@@ -48,8 +47,8 @@ type List[T any] struct {
 	nextToken string
 	reverse   bool
 
-	from   place          // where the page begins, when there is a token
-	chosen *filter.Filter // nil for none
+	from   place   // where the page begins, when there is a token
+	chosen *filter // nil for none
 }
 
 // turn waits for a request's turn, until leave.
@@ -96,7 +95,7 @@ func read[T any](ctx context.Context, query url.Values, filters turn, of Listing
 			return nil, err
 		}
 		defer leave()
-		if l.chosen, err = filter.New(text); err != nil {
+		if l.chosen, err = newFilter(text); err != nil {
 			return nil, route.Invalid("failed to read filter expression: %v", err)
 		}
 	}
@@ -174,7 +173,7 @@ func (l *List[T]) matches(subject any) (bool, error) {
 	if err := l.ctx.Err(); err != nil {
 		return false, err
 	}
-	matches, err := l.chosen.Matches(subject)
+	matches, err := l.chosen.matches(subject)
 	if err != nil {
 		return false, route.Invalid("the filter can't be applied: %v", err)
 	}

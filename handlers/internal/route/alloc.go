@@ -10,7 +10,6 @@ import (
 
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
-	"taskapi/handlers/internal/redact"
 )
 
 // Allocs finds allocations.
@@ -195,7 +194,7 @@ func ShownJob(caller *auth.Principal, whole *api.Job) *api.Job {
 	if caller.SeesWholeJob() {
 		return whole
 	}
-	return redact.Job(whole, caller.TaskGroup, caller.Claims.Task)
+	return redact(whole, caller.TaskGroup, caller.Claims.Task)
 }
 
 // Collect removes the caller's allocation, with its directory, if it has ended.

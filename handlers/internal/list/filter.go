@@ -1,7 +1,4 @@
-// Package filter selects values by expressions in the language of Nomad's ?filter=, as go-bexpr reads it:
-// https://developer.hashicorp.com/nomad/api-docs#filtering. It promises that every expression takes a bounded time and
-// memory to read and to apply, and that an error says in words what is wrong.
-package filter
+package list
 
 import (
 	"errors"
@@ -40,8 +37,10 @@ var (
 	errNotApplied = errors.New("a selector leads to what has no value, or an operator can't be used on it")
 )
 
-// Filter is an expression, for the values of one list. Its methods are for one goroutine at a time.
-type Filter struct {
+// filter is an expression in the language of Nomad's ?filter=, as go-bexpr reads it:
+// https://developer.hashicorp.com/nomad/api-docs#filtering. Every expression takes a bounded time and memory to read and
+// to apply. A filter is for the values of one list, and its methods are for one goroutine at a time.
+type filter struct {
 	evaluator *bexpr.Evaluator
 	compares  int // its comparisons
 	regexps   int // the instructions of its regular expressions
@@ -49,8 +48,8 @@ type Filter struct {
 	all       int // of those before
 }
 
-// New reads an expression. Its errors are for the author of the expression.
-func New(text string) (*Filter, error) {
+// newFilter reads an expression. Its errors are for the author of the expression.
+func newFilter(text string) (*filter, error) {
 	if len(text) > maxLength {
 		return nil, fmt.Errorf("it is longer than %d bytes", maxLength)
 	}
@@ -58,7 +57,7 @@ func New(text string) (*Filter, error) {
 	if err != nil {
 		return nil, brief(err)
 	}
-	f := &Filter{}
+	f := &filter{}
 	if err := f.measure(tree.(grammar.Expression)); err != nil {
 		return nil, err
 	}
@@ -67,7 +66,7 @@ func New(text string) (*Filter, error) {
 }
 
 // measure counts the comparisons of an expression and the instructions of its regular expressions.
-func (f *Filter) measure(tree grammar.Expression) error {
+func (f *filter) measure(tree grammar.Expression) error {
 	switch node := tree.(type) {
 	case *grammar.UnaryExpression:
 		return f.measure(node.Operand)
@@ -87,9 +86,9 @@ func (f *Filter) measure(tree grammar.Expression) error {
 	return nil
 }
 
-// Matches reports whether the expression selects a value: a struct, a pointer to one or a map. Selectors are the names
+// matches reports whether the expression selects a value: a struct, a pointer to one or a map. Selectors are the names
 // of Go's fields, which are Nomad's. Its errors are for the author of the expression.
-func (f *Filter) Matches(value any) (matches bool, err error) {
+func (f *filter) matches(value any) (matches bool, err error) {
 	f.all += f.steps
 	f.steps = 0
 	defer func() { // go-bexpr panics when a selector leads to nil, and step when there are too many
@@ -107,7 +106,7 @@ func (f *Filter) Matches(value any) (matches bool, err error) {
 // step is called with each value on the way of a selector. It counts the steps, including the elements of a collection,
 // which are compared without another call. For a nil pointer it returns the zero value, as in Nomad, where the field is
 // no pointer.
-func (f *Filter) step(v reflect.Value) reflect.Value {
+func (f *filter) step(v reflect.Value) reflect.Value {
 	if v.Kind() == reflect.Pointer && v.IsNil() && scalar(v.Type().Elem().Kind()) {
 		v = reflect.Zero(v.Type().Elem())
 	}

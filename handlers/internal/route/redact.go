@@ -1,7 +1,4 @@
-// Package redact hides the private parts of a job's other tasks from one of its tasks: their environment, templates,
-// configuration, identities' files and metadata, which may hold passwords. It lists what may be shown, so that a field
-// that the SDK adds later is hidden. It changes none of its arguments.
-package redact
+package route
 
 import (
 	"strings"
@@ -11,8 +8,10 @@ import (
 	"taskapi/internal/slice"
 )
 
-// Job returns the job as a task of a group may see it. The task itself and its services are complete.
-func Job(job *api.Job, group, task string) *api.Job {
+// redact returns a copy of the job as a task of a group may see it. The task itself and its services are complete. The
+// private parts of other tasks are hidden: their environment, templates, configuration, identities' files and metadata,
+// which may hold passwords. redact lists what may be shown, so that a field that the SDK adds later is hidden.
+func redact(job *api.Job, group, task string) *api.Job {
 	if job == nil {
 		return nil
 	}

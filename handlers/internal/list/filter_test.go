@@ -1,4 +1,4 @@
-package filter_test
+package list
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/handlers/internal/filter"
 	"taskapi/internal/must"
 )
 
@@ -52,13 +51,13 @@ func TestMatches(t *testing.T) {
 		`DeploymentStatus is nil`:                                       true,
 		`((((ClientStatus == "running"))))`:                             true,
 	} {
-		f, err := filter.New(text)
+		f, err := newFilter(text)
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
 		for range 2 { // a Filter is good for many values
-			if got, err := f.Matches(alloc(3)); got != want || err != nil {
+			if got, err := f.matches(alloc(3)); got != want || err != nil {
 				t.Errorf("%s = %v, %v, want %v", text, got, err, want)
 			}
 		}
@@ -99,9 +98,9 @@ func TestEvil(t *testing.T) {
 		"any in any, keys":  {nested(2, "TaskStates", strings.Repeat(`a == "x" or `, 100)+`a == "x"`), "too many steps"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f, err := filter.New(c.text)
+			f, err := newFilter(c.text)
 			if err == nil {
-				_, err = f.Matches(many)
+				_, err = f.matches(many)
 			}
 			if text := fmt.Sprint(err); err == nil && c.want != "" || !strings.Contains(text, c.want) || len(text) > 400 {
 				t.Errorf("error %q, want %q in it, and few words", text, c.want)
@@ -119,11 +118,11 @@ func TestManyValues(t *testing.T) {
 		`Path matches "^nomad/jobs/[a-z]+$" or Path matches "^b+$"`: "",
 		`Path matches "^y(x?){300}(x?){300}"`:                       "too many steps for so many values",
 	} {
-		f, err := filter.New(text)
+		f, err := newFilter(text)
 		must.OK(t, err)
 		values := 0
 		for ; values < 10_000 && err == nil; values++ {
-			_, err = f.Matches(value)
+			_, err = f.matches(value)
 		}
 		if got := fmt.Sprint(err); err == nil && want != "" || err != nil && (want == "" || !strings.Contains(got, want)) {
 			t.Errorf("%s: %v after %d values, want %q", text, err, values, want)
@@ -148,11 +147,11 @@ func FuzzFilter(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		chosen, err := filter.New(text)
+		chosen, err := newFilter(text)
 		if err != nil {
 			return
 		}
-		if _, err := chosen.Matches(alloc(2)); err != nil && len(err.Error()) > 400 {
+		if _, err := chosen.matches(alloc(2)); err != nil && len(err.Error()) > 400 {
 			t.Errorf("%d bytes of error", len(err.Error()))
 		}
 	})

@@ -1,4 +1,4 @@
-package filter
+package list
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 )
 
 // addRegexp counts the instructions of a regular expression.
-func (f *Filter) addRegexp(text string) error {
+func (f *filter) addRegexp(text string) error {
 	tree, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
 		return fmt.Errorf("matches: %w", err)
