@@ -228,8 +228,8 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestOwnMemory: clients of one socket who read nothing keep no other socket from an answer that fits into the memory of
-// its own.
+// TestOwnMemory: clients of one socket who read nothing keep no other socket from an answer that fits into that
+// socket's own memory.
 func TestOwnMemory(t *testing.T) {
 	const path = "/v1/var/nomad/jobs/demo"
 	synctest.Test(t, func(t *testing.T) {

@@ -163,18 +163,12 @@ func Readings(u *url.URL) (sent, decoded string) {
 // is that of the request's variable.
 func Detail(record auth.Record, method string, u *url.URL, namespace string) auth.Record {
 	sent, decoded := Readings(u)
-	record, ok := router().Detail(record, method, sent, namespace, u.Query())
-	if !ok {
-		record, _ = router().Detail(record, method, decoded, namespace, u.Query())
-	}
-	return record
+	return router().Detail(record, method, namespace, u.Query(), sent, decoded)
 }
 
-// Needs returns the capabilities of which a request for the escaped path needs one, and whether there is a route for it
-// here, be it absent.
-func Needs(method, path string) (anyOf auth.CapabilitySet, ok bool) {
-	return router().Needs(method, path)
-}
+// Needs returns the capabilities of which a request for the escaped path needs one. A path without a route here needs
+// one that no policy gives.
+func Needs(method, path string) auth.CapabilitySet { return router().Needs(method, path) }
 
 func newAPI(config Config, router *route.Router, rows []route.Route) *API {
 	if config.Answered == nil {

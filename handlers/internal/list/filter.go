@@ -38,8 +38,8 @@ var (
 )
 
 // filter is an expression in the language of Nomad's ?filter=, as go-bexpr reads it:
-// https://developer.hashicorp.com/nomad/api-docs#filtering. Every expression takes a bounded time and memory to read and
-// to apply. A filter is for the values of one list, and its methods are for one goroutine at a time.
+// https://developer.hashicorp.com/nomad/api-docs#filtering. Every expression takes a bounded time and memory to read
+// and to apply. A filter is for the values of one list, and its methods are for one goroutine at a time.
 type filter struct {
 	evaluator *bexpr.Evaluator
 	compares  int // its comparisons

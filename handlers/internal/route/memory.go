@@ -54,9 +54,9 @@ func (r *Request) reserveNow(bytes int) (ok bool) {
 	return false
 }
 
-// Reserve is reserveNow, but waits until the bytes are free, and reports whether it had to. A request that fits into its
-// socket's own memory waits for that alone. Of the others, one of each socket waits, in the order in which they came.
-// An answer that is longer than all shared memory takes it all. Errors: those of awaitMemory.
+// Reserve is reserveNow, but waits until the bytes are free, and reports whether it had to. A request that fits into
+// its socket's own memory waits for that alone. Of the others, one of each socket waits, in the order in which they
+// came. An answer that is longer than all shared memory takes it all. Errors: those of awaitMemory.
 func (r *Request) Reserve(ctx context.Context, bytes int) (waited bool, err error) {
 	bytes = min(bytes, sharedBytes)
 	if r.reserveNow(bytes) {
@@ -112,8 +112,8 @@ func (r *Request) ReserveBody(answer int) error {
 }
 
 // EnterMaking waits for the turn of a request whose answer has an unknown length: a socket makes one such answer at a
-// time, until there is memory for it. A handler that waits for something else calls EnterMaking after that. Errors: those
-// of awaitMemory.
+// time, until there is memory for it. A handler that waits for something else calls EnterMaking after that. Errors:
+// those of awaitMemory.
 func (r *Request) EnterMaking(ctx context.Context) error {
 	if r.making || r.socket.making.TryAcquire(1) {
 		r.making = true

@@ -121,27 +121,22 @@ func (rt *Router) find(method, path string) *Route {
 	return nil
 }
 
-// Detail returns the record of a request for the escaped path with what its route adds to it, and whether the route
-// adds something.
-func (rt *Router) Detail(
-	record auth.Record, method, path, namespace string, query url.Values,
-) (more auth.Record, ok bool) {
-	row := rt.find(method, path)
-	if row == nil || row.detail == nil {
-		return record, false
+// Detail returns the record of a request for one of the escaped paths with what the route of the first that adds
+// something adds to it.
+func (rt *Router) Detail(record auth.Record, method, namespace string, query url.Values, paths ...string) auth.Record {
+	for _, path := range paths {
+		if row := rt.find(method, path); row != nil && row.detail != nil {
+			return row.detail(record, namespace, query)
+		}
 	}
-	return row.detail(record, namespace, query), true
+	return record
 }
 
-// Needs returns the capabilities of which a request for the escaped path needs one, and whether there is a route for
-// it. A route that is absent needs those of the operator: no policy gives a right to it.
-func (rt *Router) Needs(method, path string) (anyOf auth.CapabilitySet, ok bool) {
-	row := rt.find(method, path)
-	switch {
-	case row == nil:
-		return 0, false
-	case row.Answer == Absent:
-		return auth.CapabilitySet(auth.OperatorOnly), true
+// Needs returns the capabilities of which a request for the escaped path needs one. A route that is absent, and a path
+// that has none, need those of the operator: no policy gives a right to them.
+func (rt *Router) Needs(method, path string) auth.CapabilitySet {
+	if row := rt.find(method, path); row != nil && row.Answer != Absent {
+		return row.AnyOf
 	}
-	return row.AnyOf, true
+	return auth.CapabilitySet(auth.OperatorOnly)
 }

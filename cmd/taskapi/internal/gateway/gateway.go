@@ -194,25 +194,20 @@ func authenticator(
 // rights of both. The policy gives no right to a path that has no route here in one of the two readings. namespace is
 // that of the variable.
 func allowed(a *auth.Authenticator, r *http.Request, namespace string, p *auth.Principal) *auth.Denial {
-	const none = auth.CapabilitySet(auth.OperatorOnly) // no policy gives it
 	sent, decoded := handlers.Readings(r.URL)
-	anyOf, known := handlers.Needs(r.Method, sent)
-	if name, ok := strings.CutPrefix(r.URL.Path, "/v1/var/"); ok && known {
+	anyOf := handlers.Needs(r.Method, sent)
+	if name, ok := strings.CutPrefix(r.URL.Path, "/v1/var/"); ok {
 		right := cmp.Or(map[string]auth.VariableRight{
 			http.MethodGet: auth.VariableRead, http.MethodHead: auth.VariableRead, http.MethodDelete: auth.VariableDestroy,
 		}[r.Method], auth.VariableWrite)
-		known = p.MayVariable(namespace, name, right)
-	}
-	if !known {
-		anyOf = none
+		if !p.MayVariable(namespace, name, right) {
+			anyOf = auth.CapabilitySet(auth.OperatorOnly) // no policy gives it
+		}
 	}
 	if denial := a.Authorize(p, anyOf); denial != nil {
 		return denial
 	}
-	if anyOf, known = handlers.Needs(r.Method, decoded); !known {
-		anyOf = none
-	}
-	return a.Authorize(p, anyOf)
+	return a.Authorize(p, handlers.Needs(r.Method, decoded))
 }
 
 // serve opens the sockets and answers on them until ctx ends or one of them fails.
