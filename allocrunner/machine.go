@@ -3,6 +3,7 @@ package allocrunner
 import (
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -10,6 +11,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/ports"
+	"taskapi/allocrunner/internal/services"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/allocrunner/taskenv"
 	"taskapi/internal/ptr"
@@ -92,23 +94,32 @@ func missingProgram(
 	return ""
 }
 
-// CheckPorts finds the ports of a group that are not available now. It reserves none. describe says which allocation
-// has a directory and what can be done about it.
+// CheckPorts finds the ports of a group that are not available now, and a service that nobody could reach at hostIP. It
+// reserves none. describe says which allocation has a directory and what can be done about it.
 func CheckPorts(group *api.TaskGroup, hostIP string, describe func(dir string) string) []review.Finding {
+	found := review.Finding{Severity: review.Refused, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name))}
 	reservation, err := ports.Allocate(ports.Config{Networks: interfaces.Networks(group), HostIP: hostIP,
 		Left: ProcessesLeft})
 	if err != nil {
-		severity := review.Refused
 		if errors.Is(err, ports.ErrTaken) { // perhaps by this very job
-			severity = review.Warning
+			found.Severity = review.Warning
 		}
-		message := err.Error()
+		found.Feature, found.Message = "network", err.Error()
 		if taken, ok := errors.AsType[*ports.ReservedError](err); ok && taken.Owner != "" {
-			message += ": " + describe(taken.Owner)
+			found.Message += ": " + describe(taken.Owner)
 		}
-		return []review.Finding{{Severity: severity, Where: fmt.Sprintf("group %q", ptr.Deref(group.Name)),
-			Feature: "network", Message: message}}
+		return []review.Finding{found}
 	}
 	_ = reservation.Close() // it never fails
+	if ip := net.ParseIP(hostIP); ip == nil || !ip.IsUnspecified() {
+		return nil
+	}
+	for _, s := range services.Of(group) {
+		if s.Address == "" {
+			found.Feature, found.Message = "service address", fmt.Sprintf("%s, the setting host_ip, is that of no machine: "+
+				"give service %q, or host_ip, an address of this machine", hostIP, s.Name)
+			return []review.Finding{found}
+		}
+	}
 	return nil
 }
