@@ -145,11 +145,9 @@ func (s *wiring) warnOfIdleRules(alloc *api.Allocation) {
 	}
 }
 
-// OpenPolicy returns the policy; nil for the default one. Errors: the file's.
-func (s Settings) OpenPolicy() (*auth.Policy, error) { return openPolicy(s.Policy) }
-
-// openPolicy returns the policy of that name, which is a preset or a file; nil for an empty path.
-func openPolicy(path string) (*auth.Policy, error) {
+// OpenPolicy returns the policy, a preset or a file's; nil for the default one. Errors: the file's.
+func (s Settings) OpenPolicy() (*auth.Policy, error) {
+	path := s.Policy
 	if path == "" {
 		return nil, nil
 	}

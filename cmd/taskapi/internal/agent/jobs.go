@@ -17,6 +17,7 @@ import (
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/jobs"
+	"taskapi/internal/ptr"
 )
 
 // registrar gives the allocation other versions of its job, for the API.
@@ -164,7 +165,7 @@ func (j registrar) update(
 	default:
 		was := u.current.Alloc.Job
 		job := u.wanted.Job
-		job.Version, job.CreateIndex = new(max(versionNumber(was)+1, versionNumber(job))), was.CreateIndex
+		job.Version, job.CreateIndex = new(max(ptr.Deref(was.Version)+1, ptr.Deref(job.Version))), was.CreateIndex
 		u.wanted.DeploymentID = deployment.NewID(job, u.wanted.GetTaskGroup())
 		err = j.agent.replace(ctx, u.wanted, !allowed.Restarts, text, changes)
 	}
@@ -199,7 +200,7 @@ func (h *history) note(submission *api.JobSubmission) {
 
 func (h *history) noteLocked(submission *api.JobSubmission) {
 	alloc := h.runner.Alloc()
-	if len(h.kept) > 0 && versionNumber(h.kept[0].Job) == versionNumber(alloc.Job) {
+	if len(h.kept) > 0 && ptr.Deref(h.kept[0].Job.Version) == ptr.Deref(alloc.Job.Version) {
 		if submission != nil {
 			h.kept[0].Submission = submission
 		}
@@ -218,13 +219,6 @@ func (h *history) noteLocked(submission *api.JobSubmission) {
 	}
 	h.kept = slices.Insert(h.kept, 0, jobs.Version{Job: &job, Submission: submission})
 	h.kept = h.kept[:min(len(h.kept), deployment.Kept)]
-}
-
-func versionNumber(job *api.Job) uint64 {
-	if job.Version == nil {
-		return 0
-	}
-	return *job.Version
 }
 
 // Versions returns the versions that are kept, the present one first.

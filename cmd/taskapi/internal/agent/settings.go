@@ -94,7 +94,7 @@ func (s Settings) Check() error {
 func (s Settings) OpenRights(logger *slog.Logger) (
 	policy *auth.Policy, limits limitset.Set, audit *auth.AuditLog, err error,
 ) {
-	if policy, err = openPolicy(s.Policy); err != nil {
+	if policy, err = s.OpenPolicy(); err != nil {
 		return nil, limits, nil, err
 	}
 	if limits, err = limitsOf(s.Limits, policy); err != nil {
@@ -123,7 +123,7 @@ func (s Settings) TryReading() error {
 	if _, err := openIssuers(s.JWKS, slog.New(slog.DiscardHandler)); err != nil {
 		return err
 	}
-	policy, err := openPolicy(s.Policy)
+	policy, err := s.OpenPolicy()
 	if err != nil {
 		return err
 	}

@@ -215,7 +215,7 @@ func (s *wiring) openFiles() (err error) {
 	if s.issuers, err = openIssuers(s.cfg.Settings.JWKS, s.logger); err != nil {
 		return err
 	}
-	if s.policy, err = openPolicy(s.cfg.Settings.Policy); err != nil {
+	if s.policy, err = s.cfg.Settings.OpenPolicy(); err != nil {
 		return err
 	}
 	if s.limits, err = limitsOf(s.cfg.Settings.Limits, s.policy); err != nil || s.cfg.Faults == "" {
