@@ -298,7 +298,7 @@ func TestAStopDuringARestart(t *testing.T) {
 	}
 }
 
-// TestInItsShutdownDelay a task can be signalled, and is not restarted.
+// TestInItsShutdownDelay a task can be signalled, and is neither restarted nor updated.
 func TestInItsShutdownDelay(t *testing.T) {
 	t.Parallel()
 	r := run(t, "service",
@@ -318,12 +318,15 @@ func TestInItsShutdownDelay(t *testing.T) {
 		}
 		r.untilFile("main/local/got")
 	}
+	next := r.version(func(j *api.Job) { j.Meta = map[string]string{"colour": "blue"} })
 	for name, err := range map[string]error{
-		"one": r.runner.RestartTask(t.Context(),
-			"main"), "running ones": r.runner.RestartRunning(t.Context()), "all": r.runner.RestartAll(t.Context()),
+		"restart of one":          r.runner.RestartTask(t.Context(), "main"),
+		"restart of running ones": r.runner.RestartRunning(t.Context()),
+		"restart of all":          r.runner.RestartAll(t.Context()),
+		"update":                  r.runner.Update(t.Context(), next),
 	} {
 		if !errors.Is(err, interfaces.ErrTerminal) {
-			t.Errorf("restart of %s: %v, want ErrTerminal", name, err)
+			t.Errorf("%s: %v, want ErrTerminal", name, err)
 		}
 	}
 	r.runner.Kill()

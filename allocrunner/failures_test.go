@@ -12,7 +12,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
-	"taskapi/internal/must"
 )
 
 // TestFailuresAreReportedWithTheirCause: not with what was cleared away afterwards, nor with how a process ended that
@@ -75,35 +74,4 @@ func TestAMissingCommandIsSaidToBeTheChecks(t *testing.T) {
 	r.untilCheck("a failure that says whose command it is", func(c api.AllocCheckStatus) bool {
 		return c.Status == "failure" && c.Output == want
 	})
-}
-
-// TestABusyProgramIsAFailedAttempt that the next one makes good: somebody writes the file that is to be run.
-func TestABusyProgramIsAFailedAttempt(t *testing.T) {
-	t.Parallel()
-	data := must.Read(t, "/bin/true")
-	file := must.Get(os.OpenFile(t.TempDir()+"/busy", os.O_CREATE|os.O_WRONLY, 0o755))(t)
-	t.Cleanup(func() { file.Close() })
-	must.Get(file.Write(data))(t)
-	var reason string
-	r := runWith(t, "batch", func(_ *api.TaskGroup, c *config) {
-		c.OnEvent = func(_ string, e *api.TaskEvent) {
-			if e.Type == "Driver Failure" {
-				reason = e.DisplayMessage
-				file.Close()
-			}
-		}
-	}, shell("main", "", func(t *api.Task) {
-		t.Config = map[string]any{"command": file.Name()}
-		// another test's fork may have the file for a moment
-		t.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour)}
-	}))
-	must.OK(t, r.end())
-	got := r.of("main")
-	if len(got) < 6 || !slices.Equal(got[:4], []string{"Received", "Task Setup", "Driver Failure", "Restarting"}) ||
-		got[len(got)-1] != "Terminated" {
-		t.Errorf("events %v", got)
-	}
-	if !strings.Contains(reason, "busy") {
-		t.Errorf("the reason is %q", reason)
-	}
 }

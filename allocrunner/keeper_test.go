@@ -2,7 +2,6 @@ package allocrunner_test
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -77,59 +76,5 @@ func TestExecThroughAKilledKeeper(t *testing.T) {
 	r.untilRestarted()
 	if out, errs, code := whole(t, r.exec(false, "echo again; exit 3")); out != "again\n" || errs != "" || code != 3 {
 		t.Errorf("%q, %q, %d", out, errs, code)
-	}
-}
-
-// TestLogsThroughAKilledKeeper: a reader that follows gets what both processes have written, each line once.
-func TestLogsThroughAKilledKeeper(t *testing.T) {
-	r := restarted(t)
-	r.untilLines("alloc/logs/t.stdout.0", 1)
-	frames := must.Get(r.runner.Files(nil).Logs("t", "stdout", interfaces.Span{Follow: true}))(t)
-	defer frames.Close()
-	read, stop := context.WithTimeout(t.Context(), deadline)
-	defer stop()
-	var said strings.Builder
-	for killed := false; strings.Count(said.String(), "\n") < 2; {
-		frame, err := frames.Next(read)
-		if err != nil {
-			t.Fatalf("%v after %q", err, said.String())
-		}
-		said.Write(frame.Data)
-		if !killed {
-			killed = true
-			r.killKeeper()
-		}
-	}
-	r.untilRestarted()
-	stop() // an ended context does not keep what is there
-	if frame, err := frames.Next(read); !errors.Is(err, context.Canceled) {
-		t.Errorf("%+v, %v after %q", frame, err, said.String())
-	}
-	if lines := strings.Fields(said.String()); len(lines) != 2 || lines[0] == lines[1] {
-		t.Errorf("%q, want one line of each process", lines)
-	}
-}
-
-// TestAKeeperThatCantBeStarted is a failed attempt of the task, and the next one makes it good.
-func TestAKeeperThatCantBeStarted(t *testing.T) {
-	cfg := configure(t, "service", func(g *api.TaskGroup, _ *interfaces.Config) {
-		g.RestartPolicy.Attempts, g.RestartPolicy.Interval = new(1), new(time.Hour)
-	}, shell("t", "exec sleep 1000"))
-	log := filepath.Join(cfg.Dir, "keeper.log")
-	if err := os.MkdirAll(log, 0o700); err != nil { // where the keeper's file is to be
-		t.Fatal(err)
-	}
-	cfg.OnEvent = func(_ string, e *api.TaskEvent) {
-		if e.Type == api.TaskDriverFailure {
-			if err := os.Remove(log); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	r := begin(t, cfg)
-	r.untilState("t", "running")
-	r.wantEvents("t", "Received", "Task Setup", "Driver Failure", "Restarting", "Started")
-	if e := event(r.runner.Alloc(), "t", api.TaskDriverFailure); e == nil || !strings.Contains(e.DisplayMessage, log) {
-		t.Errorf("got %+v, want what was in the way named", e)
 	}
 }

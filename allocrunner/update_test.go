@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -119,43 +118,6 @@ func TestAnUpdateIsCompleted(t *testing.T) {
 	if got := log.read(); !strings.Contains(got, "this is logged") {
 		t.Errorf("logged:\n%s", got)
 	}
-}
-
-// TestAnUpdatedRestartPolicy judges the next exit, with the attempts that have been used up.
-func TestAnUpdatedRestartPolicy(t *testing.T) {
-	t.Parallel()
-	r := runWith(t, "batch", func(g *api.TaskGroup, _ *config) { g.RestartPolicy.Attempts = new(1) }, shell("main", `echo x >> local/runs; until [ -e $NOMAD_ALLOC_DIR/go ]; do sleep 0.05; done; rm `+
-		`$NOMAD_ALLOC_DIR/go; exit 1`))
-	r.untilFile("main/local/runs")
-	r.write("alloc/go", "")
-	r.untilLines("main/local/runs", 2)
-	next := r.version(func(j *api.Job) { j.TaskGroups[0].Tasks[0].RestartPolicy.Attempts = new(2) })
-	must.OK(t, r.runner.Update(t.Context(), next))
-	r.write("alloc/go", "")
-	r.untilLines("main/local/runs", 3)
-	r.write("alloc/go", "")
-	err := r.end()
-	if why := event(r.runner.Alloc(), "main", "Not Restarting"); err == nil || why == nil ||
-		!strings.Contains(why.DisplayMessage, "Exceeded allowed attempts 2") {
-		t.Errorf("got %v, %+v, want that two attempts are used up", err, why)
-	}
-}
-
-// TestUpdatesOfWhatEnds are refused while the tasks are being killed, and leave them to their end.
-func TestUpdatesOfWhatEnds(t *testing.T) {
-	t.Parallel()
-	d := &diary{}
-	r := runWith(t, "service", func(g *api.TaskGroup, c *config) { noted(d, c); g.ShutdownDelay = new(time.Hour) },
-		shell("main", "exec sleep 1000"))
-	r.untilCalls(d, "main poststart", 1)
-	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
-	r.untilCalls(d, "prekill", 1)
-	next := r.version(func(j *api.Job) { j.Meta = map[string]string{"colour": "blue"} })
-	if err := r.runner.Update(t.Context(), next); !errors.Is(err, interfaces.ErrTerminal) {
-		t.Errorf("got %v, want ErrTerminal", err)
-	}
-	r.runner.Kill()
-	must.OK(t, r.end())
 }
 
 // TestUpdateTasks: the tasks that an update names get new processes with the new version, the others keep theirs. What

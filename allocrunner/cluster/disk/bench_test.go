@@ -1,7 +1,6 @@
 package disk_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,11 +9,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -100,60 +96,6 @@ func BenchmarkOpen(b *testing.B) {
 			b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
 		})
 	}
-}
-
-// writersTime is how long the writers of BenchmarkWriters write.
-const writersTime = 2 * time.Second
-
-// BenchmarkWriters has eight writers, in one process or in several, write without a pause: how many writes there are in
-// a second, and how many times as long one of the slowest writer takes as one of the fastest.
-func BenchmarkWriters(b *testing.B) {
-	for name, processes := range map[string][]int{
-		"goroutines": {8}, "processes": {1, 1, 1, 1, 1, 1, 1, 1}, "both": {7, 1},
-	} {
-		b.Run(name, func(b *testing.B) {
-			var total, spread float64
-			for b.Loop() {
-				dir := scratch(b)
-				clustertest.Put(b, open(b, dir), "k", "v")
-				var running []process
-				for i, goroutines := range processes {
-					args := []string{strconv.FormatInt(time.Now().Add(writersTime).UnixNano(), 10)}
-					for g := range goroutines {
-						args = append(args, fmt.Sprintf("k%d-%d", i, g))
-					}
-					running = append(running, start(b, "write", dir, args...))
-				}
-				var counts []int
-				for i, p := range running {
-					for range processes[i] {
-						counts = append(counts, orExit(strconv.Atoi(p.line(b))))
-						total += float64(counts[len(counts)-1])
-					}
-				}
-				spread += float64(slices.Max(counts)) / float64(max(1, slices.Min(counts)))
-			}
-			b.ReportMetric(total/float64(b.N)/writersTime.Seconds(), "writes/s")
-			b.ReportMetric(spread/float64(b.N), "slowest/fastest")
-		})
-	}
-}
-
-// writeOn writes until a time, in as many goroutines as keys are given, and prints how often each has written.
-func writeOn() {
-	s, end := disk.New(os.Args[1]), time.Unix(0, orExit(strconv.ParseInt(os.Args[2], 10, 64)))
-	var writers sync.WaitGroup
-	for _, key := range os.Args[3:] {
-		writers.Go(func() {
-			count := 0
-			for ; time.Now().Before(end); count++ {
-				set := clustertest.Txn(clustertest.Set(key, strings.Repeat("v", benchValue)))
-				orExit(s.Commit(context.Background(), set))
-			}
-			fmt.Println(count)
-		})
-	}
-	writers.Wait()
 }
 
 func processorTime(b *testing.B) int64 {

@@ -36,7 +36,6 @@ var roles = map[string]func(){
 	"hold":  holdLease,
 	"lock":  holdLock,
 	"take":  takeTurns,
-	"write": writeOn,
 	"keep":  func() { _ = unix.Pause() },
 }
 

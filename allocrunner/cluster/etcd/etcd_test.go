@@ -364,31 +364,40 @@ func front(t *testing.T, n *etcdtest.Node, call func(w http.ResponseWriter, path
 	})
 }
 
-// TestUnanswered: etcd makes a change, and the answer never arrives. The store finds out that it was made.
-func TestUnanswered(t *testing.T) {
-	t.Parallel()
-	node := etcdtest.Start(t, 1)[0]
-	var swallow atomic.Bool
-	s := open(t, front(t, node, func(w http.ResponseWriter, path string, body []byte) bool {
+// swallowing opens the store of a server that makes a change and does not answer, once the returned switch is on. It ends
+// the request by a call.
+func swallowing(t *testing.T, node *etcdtest.Node, end func(http.ResponseWriter)) (*etcd.Store, *atomic.Bool) {
+	swallow := new(atomic.Bool)
+	return open(t, front(t, node, func(w http.ResponseWriter, path string, body []byte) bool {
 		if path != "/v3/kv/txn" || !swallow.CompareAndSwap(true, false) {
 			return true
 		}
 		r, err := http.Post("http://"+node.Client+path, "", bytes.NewReader(body))
+		if err == nil {
+			err = r.Body.Close()
+		}
+		http.DefaultClient.CloseIdleConnections()
 		if err != nil {
 			t.Error(err)
-			return false
 		}
-		r.Body.Close()
-		http.DefaultClient.CloseIdleConnections()
+		end(w)
+		return false
+	})), swallow
+}
+
+// TestUnanswered: etcd makes a change, and the answer never arrives. The store finds out that it was made.
+func TestUnanswered(t *testing.T) {
+	t.Parallel()
+	node := etcdtest.Start(t, 1)[0]
+	s, swallow := swallowing(t, node, func(w http.ResponseWriter) {
 		// The client gives up when nothing more arrives.
 		conn, _, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			t.Error(err)
-			return false
+			return
 		}
 		t.Cleanup(func() { conn.Close() })
-		return false
-	}))
+	})
 	clustertest.Get(t, s, "k") // the first use proves the key by a change of its own
 	swallow.Store(true)
 	index, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("k", "v")))
@@ -402,21 +411,7 @@ func TestUnanswered(t *testing.T) {
 func TestDeletedUnanswered(t *testing.T) {
 	t.Parallel()
 	node := etcdtest.Start(t, 1)[0]
-	var swallow atomic.Bool
-	s := open(t, front(t, node, func(w http.ResponseWriter, path string, body []byte) bool {
-		if path != "/v3/kv/txn" || !swallow.CompareAndSwap(true, false) {
-			return true
-		}
-		r, err := http.Post("http://"+node.Client+path, "", bytes.NewReader(body))
-		if err == nil {
-			err = r.Body.Close()
-		}
-		http.DefaultClient.CloseIdleConnections()
-		if err != nil {
-			t.Error(err)
-		}
-		panic(http.ErrAbortHandler) // the connection ends
-	}))
+	s, swallow := swallowing(t, node, func(http.ResponseWriter) { panic(http.ErrAbortHandler) }) // the connection ends
 	c, b := direct(t, node), open(t, node)
 	clustertest.Hold(t, s, "alloc")
 	clustertest.Commit(t, s, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc"),

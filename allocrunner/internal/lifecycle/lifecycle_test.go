@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"pgregory.net/rapid"
 
 	"taskapi/allocrunner/internal/lifecycle"
 )
@@ -126,75 +125,6 @@ func TestAFailedPoststopTaskIsNoReason(t *testing.T) {
 		"second": {Phase: w}}, lifecycle.Ending{})
 	if diff := cmp.Diff(decision{Start: []string{"second"}}, got); diff != "" {
 		t.Errorf("decision (-want +got):\n%s", diff)
-	}
-}
-
-// TestEveryGroupEnds plays groups whose tasks do as they please: no decision starts what has started or kills what is
-// dead, and a stopped group has ended once its tasks obey.
-func TestEveryGroupEnds(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		tasks, states := drawGroup(t)
-		var ending lifecycle.Ending
-		for i := range 60 {
-			if i == 30 && ending.Cause == lifecycle.NotEnding {
-				ending = lifecycle.Ending{Cause: lifecycle.Stopped}
-			}
-			var effects lifecycle.Effects
-			ending, effects = ending.Next(lifecycle.Group{Tasks: tasks, States: states})
-			if effects.Done {
-				return
-			}
-			for _, name := range effects.Start {
-				if states[name].Phase != w {
-					t.Fatalf("%s is started in phase %v", name, states[name].Phase)
-				}
-				states[name] = lifecycle.State{Phase: p}
-			}
-			for _, name := range effects.Kill {
-				if states[name].Phase == d {
-					t.Fatalf("%s is killed when dead", name)
-				}
-				states[name] = lifecycle.State{Phase: d}
-			}
-			moveOne(t, tasks, states, i >= 30)
-		}
-		t.Fatalf("not over after a stop: %v", states)
-	})
-}
-
-func drawGroup(t *rapid.T) ([]lifecycle.Task, map[string]lifecycle.State) {
-	var tasks []lifecycle.Task
-	states := map[string]lifecycle.State{}
-	for i := range rapid.IntRange(1, 5).Draw(t, "tasks") {
-		task := lifecycle.Task{
-			Name: string(rune('a' + i)),
-			Hook: rapid.SampledFrom([]string{lifecycle.Main, lifecycle.Prestart, lifecycle.Poststart,
-				lifecycle.Poststop}).Draw(t, "hook"),
-			Sidecar: rapid.Bool().Draw(t, "sidecar"),
-			Leader:  i == 0 && rapid.Bool().Draw(t, "leader"),
-		}
-		if task.Hook == lifecycle.Main || task.Hook == lifecycle.Poststop {
-			task.Sidecar = false
-		}
-		tasks = append(tasks, task)
-		states[task.Name] = lifecycle.State{}
-	}
-	return tasks, states
-}
-
-// moveOne lets a task that has been started take a step; late poststop tasks only ever end, so that the group can.
-func moveOne(t *rapid.T, tasks []lifecycle.Task, states map[string]lifecycle.State, late bool) {
-	for _, task := range tasks {
-		s := states[task.Name]
-		if s.Phase != p && s.Phase != r {
-			continue
-		}
-		if late && task.Hook == lifecycle.Poststop {
-			states[task.Name] = lifecycle.State{Phase: d}
-			continue
-		}
-		states[task.Name] = rapid.SampledFrom([]lifecycle.State{s, {Phase: r}, {Phase: p}, {Phase: d},
-			{Phase: d, Failed: true}}).Draw(t, task.Name)
 	}
 }
 

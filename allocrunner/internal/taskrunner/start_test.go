@@ -22,7 +22,7 @@ func TestWhichFailedStartIsTheLast(t *testing.T) {
 		"file system": {fmt.Errorf("start: %w", &drivers.StartError{Reason: "no", Err: syscall.ENOTSUP}), false},
 		"kernel":      {&drivers.StartError{Reason: "no", Err: syscall.ENOSYS}, false},
 		"program":     {&drivers.StartError{Reason: "not found", Err: syscall.ENOENT}, false},
-		"other":       {errors.New("other"), false},
+		"busy":        {&drivers.StartError{Reason: "somebody writes it", Err: syscall.ETXTBSY}, false},
 	} {
 		if got := driverFailure(c.err); got.unrecoverable != c.last {
 			t.Errorf("%s: it is the last start: %v, want %v", name, got.unrecoverable, c.last)
