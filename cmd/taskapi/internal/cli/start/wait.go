@@ -33,7 +33,7 @@ const (
 	WaitComplete = "complete"
 )
 
-// Started waits for no state: --detach returns when the main tasks have started.
+// Started is for Begin alone: --detach returns when the main tasks have started.
 var Started = WaitOptions{What: "started"}
 
 const (
