@@ -12,16 +12,6 @@ import (
 // processes of its user. A program that the process executes is dumpable again.
 func Undumpable() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
 
-// Limit gives this process, and what it starts, a limit of setrlimit(2). A lower one that it has already stays.
-func Limit(what int, most uint64) error {
-	var is unix.Rlimit
-	if err := unix.Getrlimit(what, &is); err != nil {
-		return os.NewSyscallError("getrlimit", err)
-	}
-	most = min(most, is.Max)
-	return os.NewSyscallError("setrlimit", unix.Setrlimit(what, &unix.Rlimit{Cur: most, Max: most}))
-}
-
 // Sign is a bit that every process of the machine can read: whether this process holds a lock, which /proc/locks shows.
 // The zero value is ready to use, and not set. It is not safe for concurrent use.
 type Sign struct{ file *os.File }

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/artifacts/source"
-	"taskapi/internal/lastwords"
+	"taskapi/internal/limited"
 	"taskapi/internal/proc"
 )
 
@@ -29,16 +29,15 @@ const Command = "fetch-artifacts"
 const exe = "/proc/self/exe"
 
 const (
-	// maxMemory bounds the memory of the process, and that of each program which it runs. Git and the unpacking of xz
-	// and zstd need hundreds of megabytes for large archives.
-	maxMemory = 1 << 30
-	// maxSeconds bounds the processor time of the process, and that of each program which it runs.
-	maxSeconds = 3600
 	// atOnce is how many artifacts of a task are fetched at the same time: Nomad's number.
 	atOnce = 3
 	// maxReports bounds what the process may report, in bytes: a line in each second for each artifact.
 	maxReports = 64 << 20
 )
+
+// limits are those of the process, and of each program that it runs. Git and the unpacking of xz and zstd need hundreds
+// of megabytes for large archives.
+var limits = limited.Limits{Memory: 1 << 30, Seconds: 3600}
 
 // Process says how the process of Run is started.
 type Process struct {
@@ -69,7 +68,7 @@ func Run(ctx context.Context, p Process, req Request, report func(Report)) error
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: p.User}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // also the programs that it runs
 	cmd.WaitDelay = time.Second
-	var words lastwords.Buffer
+	var words limited.Words
 	cmd.Stderr = &words
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -98,19 +97,18 @@ func Run(ctx context.Context, p Process, req Request, report func(Report)) error
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return explain(ended, &words)
+	return explain(cmd.ProcessState, ended, &words)
 }
 
 // explain says why the process ended, nil if it has done its work.
-func explain(ended error, said *lastwords.Buffer) error {
-	switch words := strings.TrimSpace(said.String()); {
-	case ended == nil:
+func explain(state *os.ProcessState, ended error, said *limited.Words) error {
+	if ended == nil {
 		return nil
-	case said.OutOfMemory():
-		return fmt.Errorf("the process that fetches artifacts needs more than %d MiB of memory", maxMemory>>20)
-	case strings.Contains(ended.Error(), "CPU time limit"):
-		return fmt.Errorf("the process that fetches artifacts needs more than %d seconds of processor time", maxSeconds)
-	case words != "":
+	}
+	if what := limits.Exceeded(state, said); what != "" {
+		return fmt.Errorf("the process that fetches artifacts needs more than %s", what)
+	}
+	if words := strings.TrimSpace(said.String()); words != "" {
 		return fmt.Errorf("the process that fetches artifacts: %w: %s", ended, words)
 	}
 	return fmt.Errorf("the process that fetches artifacts: %w", ended)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/artifacts/source"
-	"taskapi/internal/lastwords"
+	"taskapi/internal/limited"
 )
 
 // repository is a repository that git or hg fetches, with an empty home, so that no user's configuration counts.
@@ -194,7 +194,7 @@ func (r *repository) run(ctx context.Context, env []string, name string, args ..
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env, cmd.Dir = env, r.stage
 	cmd.WaitDelay = time.Second
-	var said lastwords.Buffer
+	var said limited.Words
 	cmd.Stdout, cmd.Stderr = &said, &said
 	guard, err := startGuarded(cmd)
 	if err != nil {

@@ -9,8 +9,6 @@ import (
 	"github.com/landlock-lsm/go-landlock/landlock"
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
-
-	"taskapi/internal/proc"
 )
 
 // sandbox is what a process keeps of its rights.
@@ -58,13 +56,9 @@ func confine(spec string) error {
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
 		return err
 	}
-	for what, most := range map[int]uint64{
-		unix.RLIMIT_CORE: 0, unix.RLIMIT_DATA: maxMemory, unix.RLIMIT_CPU: maxSeconds, unix.RLIMIT_NOFILE: 1024,
-		unix.RLIMIT_FSIZE: uint64(max(s.Size, 0)) + 1<<20, //nolint:gosec // not negative
-	} {
-		if err := proc.Limit(what, most); err != nil {
-			return err
-		}
+	size := uint64(max(s.Size, 0)) + 1<<20 //nolint:gosec // not negative
+	if err := limits.Set(map[int]uint64{unix.RLIMIT_NOFILE: 1024, unix.RLIMIT_FSIZE: size}); err != nil {
+		return err
 	}
 	runtime.LockOSThread() // what follows holds for this thread, which executes the program
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {

@@ -16,24 +16,16 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/jobspec"
-	"taskapi/internal/lastwords"
+	"taskapi/internal/limited"
 	"taskapi/internal/proc"
 )
 
 // command is the argument with which the program is executed again.
 const command = "parse-job-file"
-
-// limits are what one job file may take.
-type limits struct {
-	Seconds uint64 // of all processors together, so that a busy machine fails no job file
-	Memory  uint64
-}
 
 // maxAnswer bounds the job, as JSON, with its texts from files: the process that gets them has no limits.
 const maxAnswer = 32 << 20
@@ -43,7 +35,7 @@ const maxAnswer = 32 << 20
 type (
 	request struct {
 		Config jobspec.Config
-		Limits limits
+		Limits limited.Limits
 	}
 	answer struct {
 		Job       []byte // as JSON
@@ -55,15 +47,15 @@ type (
 
 // Parse is jobspec.Parse in a process of its own, which ends with ctx. Syntax trees may take 200 times the text's size.
 func Parse(ctx context.Context, cfg jobspec.Config) (*api.Job, error) {
-	return parse(ctx, cfg, limits{Seconds: 10, Memory: 256<<20 + 200*uint64(len(cfg.Body))})
+	return parse(ctx, cfg, limited.Limits{Seconds: 10, Memory: 256<<20 + 200*uint64(len(cfg.Body))})
 }
 
-func parse(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) {
+func parse(ctx context.Context, cfg jobspec.Config, l limited.Limits) (*api.Job, error) {
 	if jobspec.IsJSON(cfg) { // it has no functions, and encoding/json has limits
 		return jobspec.Parse(cfg)
 	}
 	var input, stdout bytes.Buffer
-	var words lastwords.Buffer
+	var words limited.Words
 	if err := gob.NewEncoder(&input).Encode(request{cfg, l}); err != nil {
 		return nil, fmt.Errorf("parse %s: %w", cfg.Filename, err)
 	}
@@ -72,8 +64,12 @@ func parse(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) 
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = &input, &stdout, &words
 	if err := cmd.Run(); ctx.Err() != nil {
 		return nil, ctx.Err()
+	} else if what := l.Exceeded(cmd.ProcessState, &words); err != nil && what != "" {
+		return nil, fmt.Errorf("%w: %s takes more than %s to read", jobspec.ErrInvalid, cfg.Filename, what)
 	} else if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return nil, fmt.Errorf("%w: %s %s", jobspec.ErrInvalid, cfg.Filename, l.reason(exit, &words))
+		why, _, _ := strings.Cut(words.String(), "\n")
+		return nil, fmt.Errorf("%w: %s can't be read: its reader ended with %w (%s)",
+			jobspec.ErrInvalid, cfg.Filename, exit, why)
 	} else if err != nil {
 		return nil, fmt.Errorf("start the reader of %s: %w", cfg.Filename, err)
 	}
@@ -97,20 +93,6 @@ func parse(ctx context.Context, cfg jobspec.Config, l limits) (*api.Job, error) 
 	return job, err
 }
 
-// reason says why the process has ended without an answer. The kernel sends a SIGKILL at the limit of time, which it
-// measures in another way than the times that a process has used.
-func (l limits) reason(exit *exec.ExitError, words *lastwords.Buffer) string {
-	used := exit.UserTime() + exit.SystemTime()
-	switch {
-	case !exit.Exited() && used >= time.Duration(l.Seconds)*time.Second/2:
-		return fmt.Sprintf("takes more than %d s of a processor's time to read", l.Seconds)
-	case words.OutOfMemory():
-		return fmt.Sprintf("takes more than %d MiB of memory to read", l.Memory>>20)
-	}
-	why, _, _ := strings.Cut(words.String(), "\n")
-	return fmt.Sprintf("can't be read: its reader ended with %s (%s)", exit, why)
-}
-
 // invalid is the text of an error that is jobspec.ErrInvalid.
 type invalid string
 
@@ -129,7 +111,8 @@ func serve() {
 	var r request
 	err := gob.NewDecoder(os.Stdin).Decode(&r)
 	if err == nil {
-		err = r.Limits.set()
+		r.Limits.Memory += proc.Bytes(proc.Value("/proc/self/status", "VmData")) // which the runtime has taken already
+		err = r.Limits.Set(nil)
 	}
 	if err == nil {
 		err = gob.NewEncoder(os.Stdout).Encode(answerTo(r.Config))
@@ -139,12 +122,6 @@ func serve() {
 		os.Exit(1)
 	}
 	os.Exit(0)
-}
-
-// set gives this process the limits: so much memory beyond what the runtime has taken at its start.
-func (l limits) set() error {
-	has := proc.Bytes(proc.Value("/proc/self/status", "VmData"))
-	return errors.Join(proc.Limit(unix.RLIMIT_DATA, has+l.Memory), proc.Limit(unix.RLIMIT_CPU, l.Seconds))
 }
 
 func answerTo(cfg jobspec.Config) answer {

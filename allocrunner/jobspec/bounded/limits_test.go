@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/limited"
 	"taskapi/internal/must"
 )
 
@@ -41,7 +42,7 @@ func large(element string) string {
 // TestHostileTextsAreRefused, whatever they make the parser do.
 func TestHostileTextsAreRefused(t *testing.T) {
 	t.Parallel()
-	const tooMuch, time = "takes more than ", "takes more than 1 s of a processor's time to read"
+	const tooMuch, time = "takes more than ", "takes more than 1 seconds of processor time to read"
 	const memory, tooLong = "takes more than 256 MiB of memory to read", "comes to more than 32 MiB"
 	const nested = "[for a in range(1000): [for b in range(1000): [for c in range(1000): [for d in range(1000): 1]]]]"
 	dynamic := func(kind, content string) string {
@@ -81,7 +82,7 @@ func TestHostileTextsAreRefused(t *testing.T) {
 			t.Parallel()
 			cfg := job(c.locals, c.value)
 			cfg.Dir = dir
-			l := limits{Seconds: 60, Memory: 256 << 20}
+			l := limited.Limits{Seconds: 60, Memory: 256 << 20}
 			if c.want == tooMuch || c.want == time {
 				l.Seconds = 1
 			}
@@ -99,7 +100,7 @@ func TestParseEndsWithItsContext(t *testing.T) {
 	done := make(chan error)
 	go func() {
 		_, err := parse(ctx, job("", `join("", [for i in range(1000): bcrypt("x", 14)])`),
-			limits{Seconds: 3600, Memory: 1 << 30})
+			limited.Limits{Seconds: 3600, Memory: 1 << 30})
 		done <- err
 	}()
 	cancel()

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"taskapi/internal/lastwords"
+	"taskapi/internal/limited"
 	"taskapi/internal/proc"
 )
 
@@ -25,14 +25,9 @@ const Command = "render-templates"
 // Main renders the requests on its standard input until the input ends. The program's main calls it before anything
 // else when os.Args[1] is Command, and exits with the returned code.
 func Main() int {
-	// The kernel enforces the bounds, since Go can stop neither a loop nor an allocation.
-	for what, most := range map[int]uint64{
-		unix.RLIMIT_DATA: maxMemory, unix.RLIMIT_CPU: maxSeconds, unix.RLIMIT_CORE: 0, unix.RLIMIT_FSIZE: 0,
-	} {
-		if err := proc.Limit(what, most); err != nil {
-			fmt.Fprintln(os.Stderr, "limit:", err)
-			return 1
-		}
+	if err := limits.Set(map[int]uint64{unix.RLIMIT_FSIZE: 0}); err != nil {
+		fmt.Fprintln(os.Stderr, "limit:", err)
+		return 1
 	}
 	_ = proc.Undumpable() // a kernel that can't do that is no reason not to render
 	debug.SetMaxStack(maxStack)
@@ -66,7 +61,7 @@ type Session struct {
 	stdin   io.WriteCloser
 	out     *io.LimitedReader
 	decoder *json.Decoder
-	words   lastwords.Buffer
+	words   limited.Words
 	cancel  context.CancelFunc
 }
 
@@ -117,15 +112,13 @@ func (s *Session) Render(req Request) (Response, error) {
 func (s *Session) explain() error {
 	_ = s.stdin.Close()
 	err := s.command.Wait()
-	state := s.command.ProcessState
 	words := s.words.String()
+	exceeded := limits.Exceeded(s.command.ProcessState, &s.words)
 	switch {
 	case strings.Contains(words, "stack exceeds") || strings.Contains(words, "stack overflow"):
 		return fmt.Errorf("the templates need more than %d MiB of stack: does one execute itself?", maxStack>>20)
-	case s.words.OutOfMemory():
-		return fmt.Errorf("the templates need more than %d MiB of memory", maxMemory>>20)
-	case state != nil && state.UserTime()+state.SystemTime() > (maxSeconds-1)*time.Second:
-		return fmt.Errorf("the templates need more than %d seconds of processor time: does a loop not end?", maxSeconds)
+	case exceeded != "":
+		return fmt.Errorf("the templates need more than %s: does a loop not end?", exceeded)
 	case err == nil:
 		err = errors.New("it ended too early")
 	}

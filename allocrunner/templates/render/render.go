@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"text/template"
+
+	"taskapi/internal/limited"
 )
 
 // The bounds of one Session.
@@ -22,13 +24,12 @@ const (
 	MaxOutput = 16 << 20
 	// MaxAnswers bounds what the templates read together, in bytes. The caller of a Session holds it in memory.
 	MaxAnswers = 32 << 20
-	// maxMemory bounds the memory that the process may write to. Go takes some 100 MB of it for a few megabytes.
-	maxMemory = 512 << 20
 	// maxStack bounds the stack of a template that calls itself.
 	maxStack = 64 << 20
-	// maxSeconds bounds the processor time: a large template takes a tenth of a second.
-	maxSeconds = 5
 )
+
+// limits are those of the process. A large template takes a tenth of a second.
+var limits = limited.Limits{Memory: 512 << 20, Seconds: 5}
 
 // Template is one template.
 type Template struct {
