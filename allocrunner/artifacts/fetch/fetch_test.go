@@ -136,9 +136,21 @@ func (p *place) tree() map[string]string {
 
 func (p *place) want(text string, want map[string]string) {
 	p.t.Helper()
-	if text != "" {
-		p.t.Errorf("failed: %s", text)
+	p.wantWords(text, "")
+	p.wantTree(want)
+}
+
+// wantWords requires an error with the words, or none.
+func (p *place) wantWords(text, words string) {
+	p.t.Helper()
+	if words == "" && text != "" || !strings.Contains(text, words) {
+		p.t.Errorf("got %q, want %q", text, words)
 	}
+}
+
+// wantTree requires what lies below the place.
+func (p *place) wantTree(want map[string]string) {
+	p.t.Helper()
 	if diff := cmp.Diff(want, p.tree()); diff != "" {
 		p.t.Errorf("files (-want +got):\n%s", diff)
 	}
@@ -360,12 +372,8 @@ func TestHostileArchives(t *testing.T) {
 			if words == "" { // the file takes the link's place, or comes before it: nothing is written through it
 				words = "is a file and a directory"
 			}
-			if !strings.Contains(text, words) {
-				t.Errorf("got %q, want %q", text, words)
-			}
-			if diff := cmp.Diff(map[string]string{"task/local/": ""}, p.tree()); diff != "" {
-				t.Errorf("files (-want +got):\n%s", diff)
-			}
+			p.wantWords(text, words)
+			p.wantTree(map[string]string{"task/local/": ""})
 		})
 	}
 }
@@ -414,15 +422,9 @@ func TestDestinations(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
 			must.OK(t, c.plant(p.req.Dirs.Task))
-			text := p.get(c.a)
-			if c.words == "" && text != "" || !strings.Contains(text, c.words) {
-				t.Errorf("got %q, want %q", text, c.words)
-			}
-			if c.want == nil {
-				return
-			}
-			if diff := cmp.Diff(c.want, p.tree()); diff != "" {
-				t.Errorf("files (-want +got):\n%s", diff)
+			p.wantWords(p.get(c.a), c.words)
+			if c.want != nil {
+				p.wantTree(c.want)
 			}
 		})
 	}
@@ -523,9 +525,7 @@ func TestHostileServers(t *testing.T) {
 			}
 			c.a.Headers = map[string]string{"X-Token": secret}
 			text := p.get(c.a)
-			if c.words == "" && text != "" || !strings.Contains(text, c.words) {
-				t.Errorf("got %q, want %q", text, c.words)
-			}
+			p.wantWords(text, c.words)
 			if strings.Contains(text, secret) {
 				t.Errorf("the error has the secret: %s", text)
 			}
@@ -551,6 +551,17 @@ func needGit(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("git is not installed")
 	}
+}
+
+// repositories serves those in a directory.
+func repositories(t *testing.T, top string) http.Handler {
+	t.Helper()
+	backend := filepath.Join(git(t, top, "--exec-path"), "git-http-backend")
+	if _, err := os.Stat(backend); err != nil {
+		t.Skip("git has no http-backend here")
+	}
+	return &cgi.Handler{Path: backend, Env: []string{"GIT_PROJECT_ROOT=" + top, "GIT_HTTP_EXPORT_ALL=1",
+		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
 }
 
 func TestRepositories(t *testing.T) {
@@ -609,8 +620,8 @@ func TestRepositories(t *testing.T) {
 			p.req.FileDirs = []string{top}
 			c.a.Destination = "local/r"
 			text := p.get(c.a)
-			if c.words == "" && text != "" || !strings.Contains(text, c.words) || strings.Contains(text, "secret-word") {
-				t.Errorf("got %q, want %q", text, c.words)
+			if p.wantWords(text, c.words); strings.Contains(text, "secret-word") {
+				t.Errorf("the error has the password: %s", text)
 			}
 			content, _ := os.ReadFile(p.req.Dirs.Task + "/local/r/f")
 			if string(content) != c.file {
@@ -629,20 +640,13 @@ func TestRepositories(t *testing.T) {
 		p := newPlace(t)
 		p.req.FileDirs = []string{top}
 		must.OK(t, os.WriteFile(p.req.Dirs.Task+"/own", []byte("own"), 0o644))
-		if text := p.get(fetch.Artifact{Source: source + "//out/own?ref=link"}); !strings.Contains(text, "leads out") {
-			t.Errorf("got %q", text)
-		}
-		if text := p.get(fetch.Artifact{Source: source + "//in/s?ref=link"}); text != "" {
-			t.Errorf("got %q", text)
-		}
-		p.want("", map[string]string{"task/own": "-rw-r--r-- own", "task/local/s": "-rwxr-xr-x s"})
+		p.wantWords(p.get(fetch.Artifact{Source: source + "//out/own?ref=link"}), "leads out")
+		p.want(p.get(fetch.Artifact{Source: source + "//in/s?ref=link"}), map[string]string{"task/own": "-rw-r--r-- own", "task/local/s": "-rwxr-xr-x s"})
 	})
 	t.Run("not allowed", func(t *testing.T) {
 		t.Parallel()
 		p := newPlace(t)
-		if text := p.get(fetch.Artifact{Source: source}); !strings.Contains(text, "artifact.file_dirs") {
-			t.Errorf("got %q", text)
-		}
+		p.wantWords(p.get(fetch.Artifact{Source: source}), "artifact.file_dirs")
 	})
 }
 
@@ -652,13 +656,8 @@ func TestRepositoryWithAPassword(t *testing.T) {
 	t.Parallel()
 	needGit(t)
 	top := t.TempDir()
-	backend := filepath.Join(git(t, top, "--exec-path"), "git-http-backend")
-	if _, err := os.Stat(backend); err != nil {
-		t.Skip("git has no http-backend here")
-	}
 	const password = "secret-word"
-	files := &cgi.Handler{Path: backend, Env: []string{"GIT_PROJECT_ROOT=" + top, "GIT_HTTP_EXPORT_ALL=1",
-		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
+	files := repositories(t, top)
 	var inArguments atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		all, _ := proc.PIDs()
@@ -736,10 +735,7 @@ cp "$HOME/.hgrc" "$last/config"
 // TestALockOfAnotherUser: everybody who can read the task's directory can lock it, and does not delay what is fetched.
 func TestALockOfAnotherUser(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "app")
-	}))
-	t.Cleanup(server.Close)
+	url := serve(t, map[string][]byte{"/app": []byte("app")})
 	p := newPlace(t)
 	dir, err := os.Open(p.req.Dirs.Task)
 	must.OK(t, err)
@@ -747,7 +743,7 @@ func TestALockOfAnotherUser(t *testing.T) {
 	err = errors.Join(syscall.Flock(int(dir.Fd()), syscall.LOCK_EX), os.Mkdir(p.req.Dirs.Task+"/private", 0o700))
 	must.OK(t, err)
 	p.in = "private"
-	p.want(p.get(fetch.Artifact{Source: server.URL + "/app"}), map[string]string{"task/local/app": "-rw-r--r-- app",
+	p.want(p.get(fetch.Artifact{Source: url + "/app"}), map[string]string{"task/local/app": "-rw-r--r-- app",
 		"task/private/": "drwx------"})
 }
 
@@ -757,12 +753,7 @@ func TestServersOfRepositories(t *testing.T) {
 	t.Parallel()
 	needGit(t)
 	top := t.TempDir()
-	backend := filepath.Join(git(t, top, "--exec-path"), "git-http-backend")
-	if _, err := os.Stat(backend); err != nil {
-		t.Skip("git has no http-backend here")
-	}
-	files := &cgi.Handler{Path: backend, Env: []string{"GIT_PROJECT_ROOT=" + top, "GIT_HTTP_EXPORT_ALL=1",
-		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
+	files := repositories(t, top)
 	var got atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
@@ -857,9 +848,7 @@ func TestLinkLocalRepositories(t *testing.T) {
 			p.req.FileDirs = []string{top}
 			p.process.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
 			p.process.Read = []string{bin}
-			if text := p.get(fetch.Artifact{Source: c.source}); !strings.Contains(text, c.words) {
-				t.Errorf("got %q, want %q", text, c.words)
-			}
+			p.wantWords(p.get(fetch.Artifact{Source: c.source}), c.words)
 		})
 	}
 }
@@ -891,16 +880,11 @@ func TestFilesOfThisMachine(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
 			p.req.FileDirs = []string{dir}
-			text := p.get(fetch.Artifact{Source: source})
-			if c.words == "" && text != "" || !strings.Contains(text, c.words) {
-				t.Errorf("got %q, want %q", text, c.words)
-			}
+			p.wantWords(p.get(fetch.Artifact{Source: source}), c.words)
 			if c.want == nil {
 				c.want = map[string]string{"task/local/": ""}
 			}
-			if diff := cmp.Diff(c.want, p.tree()); diff != "" {
-				t.Errorf("files (-want +got):\n%s", diff)
-			}
+			p.wantTree(c.want)
 		})
 	}
 }
@@ -997,10 +981,10 @@ func (p *place) checkConfined(t *testing.T, uid int) {
 	}
 }
 
-// TestTheEndOfItsParentEndsIt kills the process that has started the fetching one.
-func TestTheEndOfItsParentEndsIt(t *testing.T) {
-	t.Parallel()
-	asked, gone := make(chan struct{}), make(chan struct{})
+// serveForEver answers one request without an end. It tells when that was asked, and when the client is gone.
+func serveForEver(t *testing.T) (url string, asked, gone chan struct{}) {
+	t.Helper()
+	asked, gone = make(chan struct{}), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush()
@@ -1009,13 +993,20 @@ func TestTheEndOfItsParentEndsIt(t *testing.T) {
 		close(gone)
 	}))
 	t.Cleanup(server.Close)
+	return server.URL, asked, gone
+}
+
+// TestTheEndOfItsParentEndsIt kills the process that has started the fetching one.
+func TestTheEndOfItsParentEndsIt(t *testing.T) {
+	t.Parallel()
+	url, asked, gone := serveForEver(t)
 	if dir := os.Getenv("ARTIFACTS_TEST_PARENT"); dir != "" {
 		p := newPlace(t)
 		p.get(fetch.Artifact{Source: dir})
 		return
 	}
 	parent := exec.Command(os.Args[0], "-test.run=^TestTheEndOfItsParentEndsIt$")
-	parent.Env = append(os.Environ(), "ARTIFACTS_TEST_PARENT="+server.URL+"/x", "TMPDIR="+t.TempDir())
+	parent.Env = append(os.Environ(), "ARTIFACTS_TEST_PARENT="+url+"/x", "TMPDIR="+t.TempDir())
 	must.OK(t, parent.Start())
 	await(t, asked)
 	must.OK(t, parent.Process.Kill())
@@ -1026,18 +1017,10 @@ func TestTheEndOfItsParentEndsIt(t *testing.T) {
 // TestCancelled ends all processes, and leaves nothing behind.
 func TestCancelled(t *testing.T) {
 	t.Parallel()
-	asked, gone := make(chan struct{}), make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(http.StatusOK)
-		_ = http.NewResponseController(w).Flush()
-		close(asked)
-		<-r.Context().Done()
-		close(gone)
-	}))
-	t.Cleanup(server.Close)
+	url, asked, gone := serveForEver(t)
 	p := newPlace(t)
 	p.req.Stage = fetch.StagePrefix + "x"
-	p.req.Artifacts = []fetch.Artifact{{Source: server.URL, Destination: "local"}}
+	p.req.Artifacts = []fetch.Artifact{{Source: url, Destination: "local"}}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-asked
