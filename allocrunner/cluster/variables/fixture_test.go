@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const ns = "default"
 
 // newSealer returns a sealer with a key of its own.
-func newSealer(tb testing.TB) variables.Sealer {
+func newSealer(tb testing.TB) cluster.Sealer {
 	tb.Helper()
 	ring := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(tb.TempDir(), "keyring")}))(tb)
 	sealer := must.Get(ring.Sealer("variables"))(tb)
@@ -51,7 +51,7 @@ func newVariables(tb testing.TB) *fixture {
 }
 
 // at returns the fixture with the clock of a synctest bubble.
-func (f *fixture) at(sealer variables.Sealer, boot *string) *fixture {
+func (f *fixture) at(sealer cluster.Sealer, boot *string) *fixture {
 	begun := time.Now()
 	now := func() (variables.Moment, error) { return variables.Moment{Boot: *boot, Since: time.Since(begun)}, nil }
 	return &fixture{variables.New(variables.Config{Store: f.store, Sealer: sealer, Now: now}), f.tb, f.store, now}

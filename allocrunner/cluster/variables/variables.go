@@ -22,17 +22,10 @@ import (
 // AllNamespaces stands for every namespace in a list.
 const AllNamespaces = api.AllNamespacesNamespace
 
-// Sealer hides items from those who read the store. What is sealed for a place opens for that place alone.
-type Sealer interface {
-	Seal(items []byte, place string) ([]byte, error)
-	// Open returns what was sealed. Its errors tell a wrong key from a damaged value.
-	Open(sealed []byte, place string) ([]byte, error)
-}
-
 // Config holds the parts of a Service. Store and Sealer are required.
 type Config struct {
 	Store  cluster.Store
-	Sealer Sealer
+	Sealer cluster.Sealer
 	Now    func() (Moment, error) // the clock of leases; nil for this machine's
 }
 
@@ -41,7 +34,7 @@ type Config struct {
 // those of cluster.Store, ctx's.
 type Service struct {
 	store  cluster.Store
-	sealer Sealer
+	sealer cluster.Sealer
 	now    func() (Moment, error)
 	others *observer     // of the locks of other machines; nil for a store of this machine alone
 	ending chan struct{} // has an element while this process ends a lock whose time is over
