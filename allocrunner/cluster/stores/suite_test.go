@@ -15,18 +15,32 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/allocrunner/cluster/disk"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
 	"taskapi/allocrunner/cluster/memory"
 )
 
-// init adds the store in memory, which is for programs that need no files: no place of a machine has it.
-func init() {
-	kinds = append(kinds, row{"memory", func(string) cluster.Store { return memory.New() }})
-}
+// Kind names a kind of store.
+type Kind string
 
-// etcdKind stands for the store in etcd, of which each test has a server of its own: a store whose revision other
-// writers change has gaps between its indexes.
-const etcdKind Kind = -1
+const (
+	Disk   Kind = "disk"
+	Memory Kind = "memory" // for programs that need no files: no place of a machine has it
+	// etcdKind stands for the store in etcd, of which each test has a server of its own: a store whose revision other
+	// writers change has gaps between its indexes.
+	etcdKind Kind = "etcd"
+)
+
+// kinds are those that need no server.
+var kinds = []Kind{Disk, Memory}
+
+// Open opens a store that keeps its files, if it has any, in a directory.
+func Open(kind Kind, dir string) cluster.Store {
+	if kind == Memory {
+		return memory.New()
+	}
+	return disk.New(dir)
+}
 
 func TestMain(m *testing.M) {
 	if os.Getenv(clientVariable) != "" {
@@ -63,8 +77,8 @@ func place(t testing.TB, kind Kind) opener {
 
 // TestStores: each kind of store keeps what cluster.Store promises.
 func TestStores(t *testing.T) {
-	for kind := range kinds {
-		t.Run(kinds[kind].name, func(t *testing.T) { testStore(t, Kind(kind)) })
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) { testStore(t, kind) })
 	}
 	t.Run("etcd", func(t *testing.T) {
 		etcdtest.Path(t)
