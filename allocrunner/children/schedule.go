@@ -5,31 +5,31 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"taskapi/allocrunner/cron"
+	"taskapi/allocrunner/schedule"
 	"taskapi/internal/ptr"
 )
 
-// schedule is when a periodic job starts children.
-type schedule struct {
+// times are when a periodic job starts children.
+type times struct {
 	specs    []string
 	location *time.Location
 }
 
 // scheduleOf returns the schedule of a job. It is empty for a job without a schedule, or whose schedule is off.
-func scheduleOf(job *api.Job) (schedule, error) {
+func scheduleOf(job *api.Job) (times, error) {
 	p := job.Periodic
 	if !hasSchedule(job) {
-		return schedule{}, nil
+		return times{}, nil
 	}
 	location, err := p.GetLocation()
 	if err != nil {
-		return schedule{}, err
+		return times{}, err
 	}
 	specs := p.Specs
 	if spec := ptr.Deref(p.Spec); spec != "" {
 		specs = []string{spec}
 	}
-	s := schedule{specs, location}
+	s := times{specs, location}
 	_, err = s.next(time.Unix(0, 0))
 	return s, err
 }
@@ -40,9 +40,9 @@ func hasSchedule(job *api.Job) bool {
 }
 
 // next returns the first time of the schedule after t; zero for none. Errors: wrong cron expressions.
-func (s schedule) next(t time.Time) (first time.Time, err error) {
+func (s times) next(t time.Time) (first time.Time, err error) {
 	for _, spec := range s.specs {
-		at, err := cron.Next(spec, t.In(s.location))
+		at, err := schedule.NextCron(spec, t.In(s.location))
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -58,7 +58,7 @@ const mostMissed = 10_000
 
 // due returns the latest time of the schedule that is after since and not after now, zero for none, and the first time
 // after now.
-func (s schedule) due(since, now time.Time) (latest, next time.Time) {
+func (s times) due(since, now time.Time) (latest, next time.Time) {
 	next, _ = s.next(since) // scheduleOf has tried it
 	for i := 0; !next.IsZero() && !next.After(now) && i < mostMissed; i++ {
 		latest = next

@@ -1,5 +1,4 @@
-// Package cron says when a cron expression comes next, as Nomad reads it.
-package cron
+package schedule
 
 import (
 	"time"
@@ -7,29 +6,29 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Next returns the first time after a time at which an expression comes, in that time's zone; zero for none. The result
-// is that of Nomad's api package, except around days that begin without a midnight because clocks change, as in
-// America/Havana. Around such a day, that package (cronexpr v1.1.3) may search for ever. Next then reads only the clock
-// on the wall: a time that the clock leaves out does not come, and a time that the clock shows twice comes once.
-func Next(expression string, after time.Time) (time.Time, error) {
-	wall, err := next(expression, shown(after, time.UTC))
+// NextCron returns the first time after a time at which a cron expression comes, in that time's zone; zero for none. The
+// result is that of Nomad's api package, except around days that begin without a midnight because clocks change, as in
+// America/Havana. Around such a day, that package (cronexpr v1.1.3) may search for ever. NextCron then reads only the
+// clock on the wall: a time that the clock leaves out does not come, and a time that the clock shows twice comes once.
+func NextCron(expression string, after time.Time) (time.Time, error) {
+	wall, err := nextCron(expression, shown(after, time.UTC))
 	if err != nil || wall.IsZero() {
 		return time.Time{}, err
 	}
 	if daysBegin(after, wall) {
-		return next(expression, after)
+		return nextCron(expression, after)
 	}
 	for !wall.IsZero() && err == nil {
 		at := shown(wall, after.Location())
 		if shown(at, time.UTC).Equal(wall) && at.After(after) {
 			return at, nil
 		}
-		wall, err = next(expression, wall)
+		wall, err = nextCron(expression, wall)
 	}
 	return time.Time{}, err
 }
 
-func next(expression string, after time.Time) (time.Time, error) {
+func nextCron(expression string, after time.Time) (time.Time, error) {
 	kind := api.PeriodicSpecCron
 	return (&api.PeriodicConfig{Spec: &expression, SpecType: &kind}).Next(after)
 }

@@ -1,15 +1,15 @@
-package cron_test
+package schedule_test
 
 import (
 	"testing"
 	"time"
 
-	"taskapi/allocrunner/cron"
+	"taskapi/allocrunner/schedule"
 	"taskapi/internal/must"
 )
 
-// TestNext comes to an end in zones whose days may begin without a midnight, and is what a clock on the wall shows.
-func TestNext(t *testing.T) {
+// TestNextCron comes to an end in zones whose days may begin without a midnight, and is what a clock on the wall shows.
+func TestNextCron(t *testing.T) {
 	for _, c := range []struct{ expression, zone, after, want string }{
 		// the Sunday on which summer begins at midnight, so that the day begins at 01:00
 		{"15 1 * * SUN *", "America/Havana", "2012-03-26T00:00:00Z", "2012-04-01T05:15:00Z"},
@@ -23,11 +23,11 @@ func TestNext(t *testing.T) {
 		zone := must.Get(time.LoadLocation(c.zone))(t)
 		after, _ := time.Parse(time.RFC3339, c.after)
 		want, _ := time.Parse(time.RFC3339, c.want)
-		if got, err := cron.Next(c.expression, after.In(zone)); err != nil || !got.Equal(want) {
+		if got, err := schedule.NextCron(c.expression, after.In(zone)); err != nil || !got.Equal(want) {
 			t.Errorf("%q in %s after %s: %s, %v, want %s", c.expression, c.zone, c.after, got.UTC(), err, c.want)
 		}
 	}
-	if _, err := cron.Next("99 * * * *", time.Now()); err == nil {
+	if _, err := schedule.NextCron("99 * * * *", time.Now()); err == nil {
 		t.Error("a minute 99 is no error")
 	}
 }
@@ -39,7 +39,7 @@ func TestNextGoesOn(t *testing.T) {
 		begin, end := time.Date(2012, 1, 1, 0, 0, 0, 0, zone), time.Date(2028, 1, 1, 0, 0, 0, 0, zone)
 		goesOn := func(expression string, at time.Time, times int) {
 			for ; times > 0 && at.Before(end); times-- {
-				next, err := cron.Next(expression, at)
+				next, err := schedule.NextCron(expression, at)
 				if err != nil || !next.After(at) {
 					t.Fatalf("%q in %s after %s: %s, %v", expression, name, at, next, err)
 				}

@@ -1,5 +1,6 @@
 // Package schedule says when a task with a schedule block may run: from each start of its cron block to the end on the
-// same day. It reads the block, and knows no task's state.
+// same day. It reads the block, and knows no task's state. It also says when a cron expression comes next, as Nomad
+// reads it.
 package schedule
 
 import (
@@ -10,8 +11,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-
-	"taskapi/allocrunner/cron"
 )
 
 // Times are the times at which a task may run. With the zero Times it may always run.
@@ -118,7 +117,7 @@ func (t Times) At(now time.Time) (may bool, change time.Time) {
 
 // next returns the first start after a time; zero for none.
 func (t Times) next(after time.Time) (time.Time, error) {
-	at, err := cron.Next(t.start, after.In(t.location))
+	at, err := NextCron(t.start, after.In(t.location))
 	if !at.After(after) {
 		at = time.Time{}
 	}
