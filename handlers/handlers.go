@@ -18,6 +18,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	stored "taskapi/allocrunner/cluster/variables"
 	"taskapi/auth"
 	"taskapi/auth/limitset"
 	"taskapi/handlers/allocations"
@@ -112,7 +113,7 @@ func (c Config) keyID() func() string {
 }
 
 // feed returns the changes of Variables; nil without Variables.
-func (c Config) feed() events.Variables {
+func (c Config) feed() *stored.Feed {
 	if c.Variables == nil {
 		return nil
 	}

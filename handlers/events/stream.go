@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"taskapi/allocrunner/cluster/variables"
 	"taskapi/auth"
 	"taskapi/handlers/apierror"
 	"taskapi/handlers/internal/route"
@@ -22,7 +23,7 @@ import (
 // Config has what the route of the event stream needs.
 type Config struct {
 	Events    *Log                                         // nil for none: the stream is then NoRoute
-	Variables Variables                                    // nil for none
+	Variables *variables.Feed                              // nil for none
 	KeyID     func() string                                // of the key that signs new identities, shown in the stream
 	Node      func(of *api.Allocation) (*wire.Node, error) // describes the machine that runs the allocation
 	Logger    *slog.Logger                                 // logs events that can't be encoded

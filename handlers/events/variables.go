@@ -19,16 +19,10 @@ import (
 // topicVariable is a topic that the SDK does not name.
 const topicVariable = api.Topic("Variable")
 
-// Variables keeps the latest changes of variables, numbered as they come. A variables.Feed does.
-type Variables interface {
-	Since(number uint64) (changes []*variables.Change, next uint64, more <-chan struct{})
-	Read(ctx context.Context) (done func())
-}
-
 // VariableReader is the place of one stream among the changes of variables, from its beginning on. Each caller gets
 // those of the variables that it may list. A nil reader has none.
 type VariableReader struct {
-	feed Variables
+	feed *variables.Feed
 	want subscription
 	home string // the namespace without one in the query
 	next uint64
