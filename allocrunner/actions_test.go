@@ -246,9 +246,7 @@ func TestRestartOfAllInEveryState(t *testing.T) {
 		later(func() error { return r.runner.RestartAll(t.Context()) }),
 	}
 	for _, of := range twice {
-		if err := result(t, of); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, result(t, of))
 	}
 	r.wantReason("done", "User requested all tasks to restart")
 	r.untilState("main", "running")

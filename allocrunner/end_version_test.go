@@ -3,6 +3,8 @@ package allocrunner_test
 import (
 	"context"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // TestTheEndIsAVersion: a client that waits for the next version is woken when the allocation has ended, not only when
@@ -19,8 +21,6 @@ func TestTheEndIsAVersion(t *testing.T) {
 			t.Errorf("nobody is woken at the end of %+v", r.runner.Alloc().TaskStates["t"])
 		}
 		cancel()
-		if err := r.end(); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, r.end())
 	}
 }

@@ -39,10 +39,7 @@ func whole(t *testing.T, s interfaces.ExecSession) (out, errs string, code int) 
 	reading.Go(func() { o, _ = io.ReadAll(s.Stdout()) })
 	reading.Go(func() { e, _ = io.ReadAll(s.Stderr()) })
 	reading.Wait()
-	exit, err := s.Wait()
-	if err != nil {
-		t.Error(err)
-	}
+	exit := must.Get(s.Wait())(t)
 	return string(o), string(e), exit.ExitCode
 }
 
@@ -217,9 +214,7 @@ func TestExecClose(t *testing.T) {
 			`/fifo HUP; sleep 1000 & echo $!; echo $$; while :; do sleep 0.05; done`)
 		lines := bufio.NewReader(s.Stdout())
 		child, program := proctest.ReadPID(t, lines), proctest.ReadPID(t, lines)
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, s.Close())
 		if tty {
 			if line := proctest.ReadLine(t, fifo); line != "hung up" {
 				t.Errorf("%q", line)
@@ -272,9 +267,7 @@ func TestExecEndsWithTheTask(t *testing.T) {
 				if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
 					t.Error(err)
 				}
-				if _, err := allocrunner.KillOrphans(context.Background(), r.dir); err != nil {
-					t.Error(err)
-				}
+				must.Get(allocrunner.KillOrphans(context.Background(), r.dir))(t)
 			}
 		})
 	}

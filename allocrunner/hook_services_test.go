@@ -80,9 +80,7 @@ func TestARestartOwesTheGroupACheck(t *testing.T) {
 				return main.Poststart(t.Context(), nil)
 			}, 2},
 		} {
-			if err := step.do(); err != nil {
-				t.Error(err)
-			}
+			must.OK(t, step.do())
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			if dials != step.want {

@@ -56,9 +56,7 @@ func TestAStopInterruptsTheSetUp(t *testing.T) {
 			}, shell("main", "exec sleep 1000"), shell("after", "echo up > $NOMAD_TASK_DIR/up", lifecycle("poststop", false)))
 			<-hook.called
 			must.OK(t, interrupt(r))
-			if err := r.end(); err != nil {
-				t.Error(err)
-			}
+			must.OK(t, r.end())
 			want := []string{"prerun g", "prerun ended", "ending", "ending, restored no", "prekill", "postrun"}
 			if diff := cmp.Diff(want, d.read()); diff != "" {
 				t.Errorf("calls (-want +got):\n%s", diff)
@@ -83,9 +81,7 @@ func TestAStopInterruptsTheSetUpOfARunningTask(t *testing.T) {
 	r := begin(t, cfg)
 	<-hook.called
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
-	if err := r.end(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, r.end())
 	calls := strings.Join(d.read()[before:], "; ")
 	if strings.Contains(calls, "prerun g") || !strings.HasPrefix(calls, "prerun ended; ending; ") ||
 		!strings.Contains(calls, "main exited; main stop") || !strings.HasSuffix(calls, "postrun") {
@@ -121,9 +117,7 @@ func TestADetachInterruptsTheSetUp(t *testing.T) {
 			next.untilState("main", "running")
 			next.untilFile("main/local/pids")
 			must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
-			if err := next.end(); err != nil {
-				t.Error(err)
-			}
+			must.OK(t, next.end())
 			if pids := next.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
 				t.Errorf("a second copy was started: pids %q", pids)
 			}

@@ -69,9 +69,7 @@ func TestExecThroughAKilledKeeper(t *testing.T) {
 		for _, pid := range pids {
 			gonePID(t, pid)
 		}
-		if _, err := io.Copy(io.Discard, s.Stdout()); err != nil {
-			t.Error(err)
-		}
+		must.Get(io.Copy(io.Discard, s.Stdout()))(t)
 	}
 	r.untilRestarted()
 	if out, errs, code := whole(t, r.exec(false, "echo again; exit 3")); out != "again\n" || errs != "" || code != 3 {

@@ -98,9 +98,7 @@ func (r *running) untilSaid(want string) {
 func TestLifeOfATaskThatEnds(t *testing.T) {
 	eachDriver(t, func(t *testing.T, f flavour) {
 		r := f.run(t, "batch", "ends well")
-		if err := r.end(); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, r.end())
 		r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated")
 		if a := r.runner.Alloc(); a.ClientStatus != "complete" || a.DesiredStatus != "run" ||
 			a.TaskStates["main"].FinishedAt.IsZero() || !r.runner.Terminal() {
@@ -304,8 +302,6 @@ func TestARunWithoutAbilities(t *testing.T) {
 		t.Error(err)
 	}
 	r.stop()
-	if err := r.end(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, r.end())
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
 }

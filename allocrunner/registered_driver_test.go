@@ -35,8 +35,7 @@ func TestARegisteredDriver(t *testing.T) {
 	known := drivers.NewRegistry(driver)
 	reviewed := func(text string, known *drivers.Registry) (cfg interfaces.Config, findings string) {
 		t.Helper()
-		job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(text)})
-		must.OK(t, err)
+		job := must.Get(jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(text)}))(t)
 		group, found, err := review.Group(job, "", review.Host{Drivers: known})
 		must.OK(t, err)
 		cfg = configure(t, "batch", unedited)

@@ -65,9 +65,7 @@ func TestNoCheckRunsDuringTheShutdownDelay(t *testing.T) {
 		was = visits.Load()
 	}
 	r.runner.Kill()
-	if err := r.end(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, r.end())
 }
 
 // TestPreTaskRestart is called before tasks are restarted together, for whatever reason, and not for one that is

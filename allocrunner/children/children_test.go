@@ -136,9 +136,7 @@ func (h *host) children(running ...*api.Allocation) {
 // stop stops a runner, and waits for its end.
 func stop(t *testing.T, r interfaces.AllocRunner, end func() error) {
 	t.Helper()
-	if err := errors.Join(r.Stop(t.Context(), interfaces.StopRequest{}), end()); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, errors.Join(r.Stop(t.Context(), interfaces.StopRequest{}), end()))
 }
 
 // at is the ID of the child of a time after the clock's first.

@@ -178,8 +178,7 @@ func TestKilledHolder(t *testing.T) {
 	for fd := range 64 {
 		path := fmt.Sprintf("/proc/%d/fd/%d", cmd.Process.Pid, fd)
 		if target, _ := os.Readlink(path); strings.HasSuffix(target, ".holder") {
-			pidfd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
-			must.OK(t, err)
+			pidfd := must.Get(unix.PidfdOpen(cmd.Process.Pid, 0))(t)
 			defer unix.Close(pidfd)
 			got, err := unix.PidfdGetfd(pidfd, fd, 0)
 			if err != nil {

@@ -64,9 +64,7 @@ func TestAddresses(t *testing.T) {
 	if err := (consul.Settings{Address: "h:1", CertFile: "c"}).Check(); err == nil {
 		t.Error("a certificate without a key")
 	}
-	if err := (consul.Settings{}).Check(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, (consul.Settings{}).Check())
 }
 
 // TestFilesAreTried before anything starts.

@@ -36,8 +36,7 @@ func TestTransports(t *testing.T) {
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
-	key, err := x509.MarshalPKCS8PrivateKey(secure.TLS.Certificates[0].PrivateKey)
-	must.OK(t, err)
+	key := must.Get(x509.MarshalPKCS8PrivateKey(secure.TLS.Certificates[0].PrivateKey))(t)
 	good := consul.Settings{
 		Address: secure.URL, CAFile: mustPEM(t, "CERTIFICATE", secure.Certificate().Raw),
 		CertFile: mustPEM(t, "CERTIFICATE", secure.Certificate().Raw), KeyFile: mustPEM(t, "PRIVATE KEY", key),

@@ -32,8 +32,7 @@ func stores(t *testing.T, d datadir.Dir) map[string]interfaces.Store {
 
 func lock(t *testing.T, d datadir.Dir, s interfaces.Store) *datadir.Lock {
 	t.Helper()
-	l := must.Get(d.Lock(testID, s, slog.New(slog.DiscardHandler)))(t)
-	return l
+	return must.Get(d.Lock(testID, s, slog.New(slog.DiscardHandler)))(t)
 }
 
 // TestLock: one process has the lock, and keeps it while it recreates an allocation.

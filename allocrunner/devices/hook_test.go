@@ -313,7 +313,5 @@ func TestBadDevices(t *testing.T) {
 	if err := Check([]Device{good(), good()}); err == nil || !strings.Contains(err.Error(), "given twice") {
 		t.Errorf("got %v", err)
 	}
-	if err := Check([]Device{good()}); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, Check([]Device{good()}))
 }

@@ -30,8 +30,7 @@ func TestNode(t *testing.T) {
 	if got := n.NodeResources.Cpu.TotalCpuCores; int(got) != runtime.NumCPU() {
 		t.Errorf("%d cores, want %d", got, runtime.NumCPU())
 	}
-	meminfo, err := os.ReadFile("/proc/meminfo")
-	must.OK(t, err)
+	meminfo := must.Get(os.ReadFile("/proc/meminfo"))(t)
 	var kilobytes int64
 	must.Get(fmt.Sscanf(string(meminfo), "MemTotal: %d kB", &kilobytes))(t)
 	if got := n.NodeResources.Memory.MemoryMB; got != kilobytes>>10 {

@@ -20,8 +20,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func repair(t *testing.T, path string) *state.Repaired {
 	t.Helper()
-	r := must.Get(state.Repair(path, "2.0", noon))(t)
-	return r
+	return must.Get(state.Repair(path, "2.0", noon))(t)
 }
 
 func TestRepairOfOneValue(t *testing.T) {

@@ -154,9 +154,7 @@ func TestRecreateThatFails(t *testing.T) {
 		t.Errorf("after that: %+v", s)
 	}
 	must.OK(t, os.RemoveAll(path+".new"))
-	if err := db.TryRecreate(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, db.TryRecreate())
 	if s := load(t, db); !s.Terminal {
 		t.Errorf("after a try: %+v", s)
 	}

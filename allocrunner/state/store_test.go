@@ -50,8 +50,7 @@ func put(t testing.TB, s interfaces.OwnedState, changes ...interfaces.Saved) {
 // load returns what is saved.
 func load(t testing.TB, s interfaces.OwnedState) *interfaces.Saved {
 	t.Helper()
-	saved := must.Get(s.Load())(t)
-	return saved
+	return must.Get(s.Load())(t)
 }
 
 // diff reports an error where got is not want.

@@ -770,9 +770,7 @@ func TestKilledWhileItWaits(t *testing.T) {
 	r := s.run("sleep 1000", follows("restart"))
 	r.untilEvent("Task Setup")
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
-	if err := r.wait(r.result); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, r.wait(r.result))
 	s.put("v", "a", "b")
 	if _, err := os.Stat(r.path("local/x")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file of a task that was stopped: %v", err)

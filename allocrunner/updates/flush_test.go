@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/updates"
+	"taskapi/internal/must"
 )
 
 func TestFlushDeliversTheLastStateAfterRunHasEnded(t *testing.T) {
@@ -26,9 +27,7 @@ func TestFlushDeliversTheLastStateAfterRunHasEnded(t *testing.T) {
 		b.Run(ctx)
 		b.AllocUpdated(version("a", 2, "complete"))
 		stuck.set(func(r *recorder) { r.stuck = false })
-		if err := b.Flush(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, b.Flush(t.Context()))
 		stuck.refused(t, "200ms a@1")
 		stuck.took(t, "500ms a@2")
 		failing.refused(t, "200ms a@1", "400ms a@1", "500ms a@2") // Flush waits for no backoff of Run's
@@ -71,9 +70,7 @@ func TestFlushWaitsForItsTurn(t *testing.T) {
 		b.AllocUpdated(version("a", 1, "running"))
 		time.Sleep(2 * tick) // a call is under way
 		b.AllocUpdated(version("a", 2, "running"))
-		if err := b.Flush(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, b.Flush(t.Context()))
 		sink.took(t, "200ms a@1", "1.2s a@2")
 		time.Sleep(time.Minute - time.Second) // nothing is due
 		sink.set(func(r *recorder) { r.takes, r.stuck = 0, true })
@@ -96,8 +93,6 @@ func TestFlushWaitsForItsTurn(t *testing.T) {
 func TestFlushOfNothingIsNothing(t *testing.T) {
 	sink := newRecorder("s")
 	b := updates.New(updates.Config{Sinks: []interfaces.Sink{sink}, Logger: slog.New(slog.DiscardHandler)})
-	if err := b.Flush(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, b.Flush(t.Context()))
 	sink.took(t)
 }

@@ -57,9 +57,7 @@ func TestFind(t *testing.T) {
 		volumes.ErrReadOnly) {
 		t.Error(err)
 	}
-	if _, err := volumes.Find(machine, &api.VolumeRequest{Source: "logs", ReadOnly: true}, "job.g[0]"); err != nil {
-		t.Error(err)
-	}
+	must.Get(volumes.Find(machine, &api.VolumeRequest{Source: "logs", ReadOnly: true}, "job.g[0]"))(t)
 }
 
 // TestCheck refuses paths that are no directories, and those that others could lead elsewhere.

@@ -448,9 +448,7 @@ func TestTamperedClaim(t *testing.T) {
 						t.Error("the first machine does not hold the claim")
 					}
 					tampered := cluster.Txn{Then: operations(holder.Value, renewal.Value)}
-					if _, err := all[0].Store.Commit(ctx, tampered); err != nil {
-						t.Error(err)
-					}
+					must.Get(all[0].Store.Commit(ctx, tampered))(t)
 					switch second {
 					case begins:
 						living.Go(func() { all[1].live(ctx) })
@@ -609,12 +607,8 @@ func TestAgain(t *testing.T) {
 	t.Run("released before it is known", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			_, first, copied, _ := start(t)
-			if err := copied.Release(t.Context(), false); err != nil {
-				t.Error(err)
-			}
-			if err := first.Release(t.Context(), false); err != nil {
-				t.Error(err)
-			}
+			must.OK(t, copied.Release(t.Context(), false))
+			must.OK(t, first.Release(t.Context(), false))
 		})
 	})
 	t.Run("not renewed", func(t *testing.T) {

@@ -228,8 +228,7 @@ func TestLeaseEndsWithItsHolders(t *testing.T) {
 			t.Parallel()
 			dir := scratch(t)
 			p := start(t, "hold", dir, "with a keeper")
-			keeper, err := strconv.Atoi(p.line(t))
-			must.OK(t, err)
+			keeper := must.Get(strconv.Atoi(p.line(t)))(t)
 			t.Cleanup(func() { _ = unix.Kill(keeper, unix.SIGKILL) }) // in case of an error before
 			observer := open(t, dir)
 			begin := clustertest.List(t, observer, cluster.Span{Prefix: "k/"})

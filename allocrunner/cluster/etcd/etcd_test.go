@@ -26,6 +26,7 @@ import (
 	"taskapi/allocrunner/cluster/etcd"
 	"taskapi/allocrunner/cluster/etcd/client"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 )
 
@@ -41,10 +42,7 @@ func open(t testing.TB, nodes ...*etcdtest.Node) *etcd.Store {
 // direct returns a client of the servers.
 func direct(t testing.TB, nodes ...*etcdtest.Node) *client.Client {
 	t.Helper()
-	config, err := etcdtest.Config(nodes...).Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(etcdtest.Config(nodes...).Client())(t)
 	c := client.New(config)
 	t.Cleanup(c.Close)
 	return c
@@ -82,9 +80,7 @@ func TestValuesAreSealed(t *testing.T) {
 	}
 	moved := client.Txn{Success: []client.Op{{Put: &client.Put{Key: []byte("test/e/b"), Value: kv.Value}},
 		{Put: &client.Put{Key: []byte("test/head"), Value: []byte("x")}}}}
-	if _, err := c.Txn(t.Context(), moved); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Txn(t.Context(), moved))(t)
 	for _, s := range []cluster.Store{s, open(t, nodes...)} {
 		if e := clustertest.Get(t, s, "b"); !e.Damaged || e.Value != nil {
 			t.Errorf("got %s", clustertest.Describe(e))
@@ -210,10 +206,7 @@ func TestPrefixIsBound(t *testing.T) {
 		t.Errorf("a lease of another prefix: %v", err)
 	}
 	// The value of an entry has a format of two bytes, and no lease.
-	earlier, err := etcdtest.Sealer("cluster").Seal([]byte("\x01\x00\x00earlier"), "e/a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	earlier := must.Get(etcdtest.Sealer("cluster").Seal([]byte("\x01\x00\x00earlier"), "e/a"))(t)
 	change(t, c, set("test/e/a", earlier))
 	if e := clustertest.Get(t, s, "a"); string(e.Value) != "earlier" {
 		t.Errorf("of an earlier version: %s", clustertest.Describe(e))
@@ -254,9 +247,7 @@ func TestAnEndedLeaseBeginsAgain(t *testing.T) {
 		clustertest.Leased("s/2", "two", "alloc"), clustertest.Set("s/3", "three")))
 	clustertest.Commit(t, b, clustertest.Txn(clustertest.Delete("s/2")))
 	before := raw(t, c, "e/s/1")
-	if err := c.Revoke(t.Context(), before.Lease); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Revoke(t.Context(), before.Lease))
 	until(t, "the entry does not come back", func() bool {
 		e := clustertest.Get(t, b, "s/1")
 		return string(e.Value) == "one" && e.Lease == "alloc" && e.ModifyIndex > before.ModRevision
@@ -280,9 +271,7 @@ func TestADeletedOwnerBeginsAgain(t *testing.T) {
 	clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc")))
 	before := raw(t, c, "e/s/1").Lease
 	owner := client.Op{Delete: &client.Delete{Key: []byte("test/o/alloc")}}
-	if _, err := c.Txn(t.Context(), client.Txn{Success: []client.Op{owner}}); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(c.Txn(t.Context(), client.Txn{Success: []client.Op{owner}}))(t)
 	until(t, "no entry is written with the lease", func() bool {
 		_, err := a.Commit(t.Context(), clustertest.Txn(clustertest.Leased("s/2", "two", "alloc")))
 		if err != nil && !errors.Is(err, cluster.ErrLeaseEnded) {
@@ -313,12 +302,8 @@ func TestEntriesOfAnEarlierProcess(t *testing.T) {
 		t.Errorf("the lease has %q, %v", keys, held)
 	}
 	before := raw(t, c, "e/s/1")
-	if err := first.Die(); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Revoke(t.Context(), before.Lease); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, first.Die())
+	must.OK(t, c.Revoke(t.Context(), before.Lease))
 	until(t, "the entry does not come back", func() bool {
 		return clustertest.Get(t, second, "s/1").ModifyIndex > before.ModRevision
 	})
@@ -342,9 +327,7 @@ func TestEntriesComeBackLater(t *testing.T) {
 	clustertest.Hold(t, a, "alloc")
 	clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("s/1", "one", "alloc")))
 	refuse.Store(2)
-	if err := c.Revoke(t.Context(), raw(t, c, "e/s/1").Lease); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Revoke(t.Context(), raw(t, c, "e/s/1").Lease))
 	until(t, "the entry does not come back", func() bool {
 		return refuse.Load() < 0 && string(clustertest.Get(t, b, "s/1").Value) == "one"
 	})
@@ -423,9 +406,7 @@ func TestDeletedUnanswered(t *testing.T) {
 		t.Fatal("etcd's answer has arrived")
 	}
 	before := raw(t, c, "e/s/2")
-	if err := c.Revoke(t.Context(), before.Lease); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Revoke(t.Context(), before.Lease))
 	compactAt(t, node, clustertest.Put(t, b, "x", "w"))
 	until(t, "the other entry does not come back", func() bool {
 		return clustertest.Get(t, b, "s/2").ModifyIndex > before.ModRevision
@@ -457,9 +438,7 @@ func TestManyEntriesComeBack(t *testing.T) {
 		clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased(fmt.Sprintf("s/%02d", i), "v", "alloc")))
 	}
 	armed.Store(true)
-	if err := c.Revoke(t.Context(), raw(t, c, "e/s/00").Lease); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Revoke(t.Context(), raw(t, c, "e/s/00").Lease))
 	until(t, "not all entries come back", func() bool {
 		return !armed.Load() && len(clustertest.List(t, a, cluster.Span{Prefix: "s/"}).Entries) == many
 	})
@@ -485,9 +464,7 @@ func TestFencedEntriesStayAway(t *testing.T) {
 		clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("s/"+owner, owner, owner)))
 	}
 	for _, key := range []string{"e/s/in", "e/s/out"} {
-		if err := c.Revoke(t.Context(), raw(t, c, key).Lease); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.Revoke(t.Context(), raw(t, c, key).Lease))
 	}
 	until(t, "the entries are not written again", func() bool {
 		return asked.Load() == 2 && clustertest.Get(t, b, "s/in").ModifyIndex > 0
@@ -610,10 +587,7 @@ func TestFreshness(t *testing.T) {
 func compactAt(t *testing.T, n *etcdtest.Node, revision uint64) {
 	t.Helper()
 	body := strings.NewReader(fmt.Sprintf(`{"revision":"%d"}`, revision))
-	r, err := http.Post("http://"+n.Client+"/v3/kv/compaction", "application/json", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(http.Post("http://"+n.Client+"/v3/kv/compaction", "application/json", body))(t)
 	r.Body.Close()
 	http.DefaultClient.CloseIdleConnections()
 }
@@ -811,9 +785,7 @@ func TestHostileWatch(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	good := etcd.Settings{Address: "etcd://10.0.0.1:2379,etcd.example:2379/prod", KeyFile: "/cluster.key"}
-	if err := good.Check(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, good.Check())
 	for want, change := range map[string]func(*etcd.Settings){
 		"set address":                           func(s *etcd.Settings) { s.Address = "" },
 		"it must be etcd://":                    func(s *etcd.Settings) { s.Address = "http://a:1" },

@@ -23,6 +23,7 @@ import (
 	"taskapi/allocrunner/cluster/etcd"
 	"taskapi/allocrunner/cluster/etcd/client"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
+	"taskapi/internal/must"
 )
 
 // authority makes certificates in a directory.
@@ -52,20 +53,14 @@ func (a *authority) fill(t *testing.T) {
 // make writes NAME.pem and NAME.key.
 func (a *authority) make(t *testing.T, name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	c.SerialNumber, c.Subject = big.NewInt(time.Now().UnixNano()), pkix.Name{CommonName: name}
 	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	parent, signer := a.cert, a.key
 	if parent == nil {
 		parent, signer = c, key
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), signer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := must.Get(x509.CreateCertificate(rand.Reader, c, parent, key.Public(), signer))(t)
 	private, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		t.Fatal(err)
@@ -73,9 +68,7 @@ func (a *authority) make(t *testing.T, name string, c *x509.Certificate) (*x509.
 	for file, block := range map[string]*pem.Block{
 		name + ".pem": {Type: "CERTIFICATE", Bytes: der}, name + ".key": {Type: "EC PRIVATE KEY", Bytes: private},
 	} {
-		if err := os.WriteFile(a.path(file), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(a.path(file), pem.EncodeToMemory(block), 0o600))
 	}
 	c, err = x509.ParseCertificate(der)
 	if err != nil {
@@ -89,9 +82,7 @@ func (a *authority) path(file string) string { return filepath.Join(a.dir, file)
 // openWith opens the store that settings name.
 func openWith(t *testing.T, s etcd.Settings) *etcd.Store {
 	t.Helper()
-	if err := s.TryFiles(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.TryFiles())
 	store := etcd.New(s.Config(func(_ []byte, purpose string) (cluster.Sealer, error) {
 		return etcdtest.Sealer(purpose), nil
 	}))
@@ -102,9 +93,7 @@ func openWith(t *testing.T, s etcd.Settings) *etcd.Store {
 func keyFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cluster.key")
-	if err := os.WriteFile(path, make([]byte, 32), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, make([]byte, 32), 0o600))
 	return path
 }
 
@@ -178,9 +167,7 @@ func TestUser(t *testing.T) {
 	ask("enable", `{}`)
 	http.DefaultClient.CloseIdleConnections()
 	password := filepath.Join(t.TempDir(), "password")
-	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(password, []byte("secret\n"), 0o600))
 	s := etcd.Settings{Address: "etcd://" + node.Client, KeyFile: keyFile(t), User: "machine", PasswordFile: password}
 	store := openWith(t, s)
 	for begin := time.Now(); time.Since(begin) < 3*time.Second; { // longer than a token is good
@@ -194,9 +181,7 @@ func TestUser(t *testing.T) {
 	wrong.Address += "/other"
 	_, _, err := openWith(t, wrong).Get(t.Context(), "k")
 	wantRefused(t, "another prefix", err)
-	if err := os.WriteFile(password, []byte("wrong\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(password, []byte("wrong\n"), 0o600))
 	_, _, err = openWith(t, s).Get(t.Context(), "k")
 	wantRefused(t, "a wrong password", err)
 	_, _, err = openWith(t, etcd.Settings{Address: s.Address, KeyFile: s.KeyFile}).Get(t.Context(), "k")
@@ -207,10 +192,7 @@ func TestUser(t *testing.T) {
 // next one has another token.
 func watchWithOldToken(t *testing.T, node *etcdtest.Node, s etcd.Settings) {
 	t.Helper()
-	config, err := s.Config(nil).Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := must.Get(s.Config(nil).Client())(t)
 	c := client.New(config)
 	t.Cleanup(c.Close)
 	first := func(what string) client.WatchResponse {
@@ -251,10 +233,7 @@ func setPassword(t *testing.T, node *etcdtest.Node, user, password string) {
 		if token != "" {
 			request.Header.Set("Authorization", token)
 		}
-		r, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(http.DefaultClient.Do(request))(t)
 		var answer struct{ Token string }
 		err = json.NewDecoder(r.Body).Decode(&answer)
 		r.Body.Close()

@@ -29,8 +29,7 @@ type traffic struct {
 // counted opens the store of a server, and counts what it exchanges.
 func counted(t *testing.T, node *etcdtest.Node) (*etcd.Store, *traffic) {
 	t.Helper()
-	target, err := url.Parse("http://" + node.Client)
-	must.OK(t, err)
+	target := must.Get(url.Parse("http://" + node.Client))(t)
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.FlushInterval = -1 // the watch is a stream
 	transport := &http.Transport{}
@@ -76,8 +75,7 @@ func TestOnlyWhatIsRead(t *testing.T) {
 		clustertest.Put(t, writer, fmt.Sprintf("b/%d", i), strings.Repeat("v", 100))
 	}
 	last := clustertest.Put(t, writer, "a/1", "v")
-	got, err := reader.Watch(t.Context(), "a/", index)
-	must.OK(t, err)
+	got := must.Get(reader.Watch(t.Context(), "a/", index))(t)
 	if !slices.Equal(got.Keys, []string{"a/1"}) || got.Index != last || n.watched.Load() > 10_000 {
 		t.Errorf("%+v at %d took %d bytes", got, last, n.watched.Load())
 	}

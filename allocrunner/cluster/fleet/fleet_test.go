@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/cluster/memory"
+	"taskapi/internal/must"
 )
 
 // source is an allocation whose versions a test makes.
@@ -138,9 +139,7 @@ func TestMachinesSeeEachOther(t *testing.T) {
 		waited := make(chan error, 1)
 		go func() { waited <- f.WaitAllocations(t.Context(), index) }()
 		one.change(func(a *api.Allocation) { a.ClientStatus = "running" })
-		if err := <-waited; err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, <-waited)
 		if found, _ := statuses(t, f); fmt.Sprint(found) != "map[a1:running a2:pending]" {
 			t.Error(found)
 		}

@@ -34,9 +34,7 @@ func TestWait(t *testing.T) {
 		default:
 		}
 		register(t, f.one, instance(one, "web", 80))
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		must.OK(t, <-done)
 		if err := f.registry.Wait(t.Context(), "", "", before); err != nil { // there has been one
 			t.Error(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/must"
 )
 
 // clientVariable is set in the environment of a process that is a client of a store. The arguments of the process are
@@ -113,10 +114,7 @@ func lines(path string) int {
 
 // readEvents reads the notes of a worker. The last event may have no return.
 func readEvents(t testing.TB, path string) (events []event) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(path))(t)
 	for line := range strings.Lines(string(data)) {
 		var e event
 		if err := json.Unmarshal([]byte(line), &e); err != nil {

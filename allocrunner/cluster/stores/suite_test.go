@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/cluster/disk"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
 	"taskapi/allocrunner/cluster/memory"
+	"taskapi/internal/must"
 )
 
 // Kind names a kind of store.
@@ -309,9 +310,7 @@ func testClosed(t *testing.T, open opener) {
 	i := clustertest.Put(t, a, "k", "v")
 	ended := make(chan error)
 	go func() { _, err := a.Watch(t.Context(), "", i); ended <- err }()
-	if err := errors.Join(a.Close(), a.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(a.Close(), a.Close()))
 	wantErr(t, "watch", <-ended, cluster.ErrUnavailable)
 	for name, call := range calls(a) {
 		wantErr(t, name, call(t.Context()), cluster.ErrUnavailable)

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/internal/must"
 )
 
 // watched is what a Watch has returned.
@@ -199,9 +200,7 @@ func testLeaseOutlives(t *testing.T, open opener) {
 	a, b := open(), open()
 	lease := clustertest.Hold(t, a, "alloc")
 	i := clustertest.Commit(t, a, clustertest.Txn(clustertest.Leased("k", "v", "alloc")))
-	if err := a.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.Close())
 	wantEntry(t, b, "k", "v", i, i)
 	gone := watch(t, b, "k", i)
 	lease.Close()

@@ -27,8 +27,7 @@ const ns = "default"
 func newSealer(tb testing.TB) cluster.Sealer {
 	tb.Helper()
 	ring := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(tb.TempDir(), "keyring")}))(tb)
-	sealer := must.Get(ring.Sealer("variables"))(tb)
-	return sealer
+	return must.Get(ring.Sealer("variables"))(tb)
 }
 
 // fixture is variables in a store of memory.

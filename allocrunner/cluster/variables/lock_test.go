@@ -97,9 +97,7 @@ func TestLock(t *testing.T) {
 			t.Errorf("acquired again by the holder: %v", err)
 		}
 		before := f.read("l")
-		if err := f.renew(id); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, f.renew(id))
 		if diff := cmp.Diff(before, f.read("l")); diff != "" {
 			t.Errorf("a renewal has changed the variable: %s", diff)
 		}
@@ -219,9 +217,7 @@ func TestLockExpires(t *testing.T) {
 		}
 		next := f.mustAcquire()
 		f.wantConflict(f.write(id, "late"), 0, true)
-		if err := f.write(next, "next"); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, f.write(next, "next"))
 	})
 }
 

@@ -66,8 +66,7 @@ func TestCheckAndSet(t *testing.T) {
 	if err := remove(0); err != nil {
 		t.Errorf("deleting nothing, as expected: %v", err)
 	}
-	v, err := put(0)
-	must.OK(t, err)
+	v := must.Get(put(0))(t)
 	_, err = put(0)
 	shown := f.wantConflict(err, v.ModifyIndex, false)
 	if diff := cmp.Diff(v, shown); diff != "" {
@@ -170,9 +169,7 @@ func TestAwait(t *testing.T) {
 		go await()
 		synctest.Wait()
 		must.Get(f.Delete(t.Context(), ns, "mine", nil))(t)
-		if err := <-woken; err != nil {
-			t.Error(err)
-		}
+		must.OK(t, <-woken)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, after, _ = f.Read(ctx, ns, "mine")

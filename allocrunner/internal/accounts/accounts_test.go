@@ -27,8 +27,7 @@ func registry(t *testing.T) accounts.Registry {
 
 func take(t *testing.T, r accounts.Registry, dir string, has accounts.List, tasks ...string) accounts.List {
 	t.Helper()
-	list := must.Get(r.Take(dir, has, false, tasks, small))(t)
-	return list
+	return must.Get(r.Take(dir, has, false, tasks, small))(t)
 }
 
 func numbers(lists ...accounts.List) map[uint32]int {

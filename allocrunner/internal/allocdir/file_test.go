@@ -18,8 +18,7 @@ import (
 
 func newTask(t *testing.T, user interfaces.User) interfaces.TaskDir {
 	t.Helper()
-	paths := must.Get(allocdir.BuildTask(newAlloc(t), "web", user))(t)
-	return paths
+	return must.Get(allocdir.BuildTask(newAlloc(t), "web", user))(t)
 }
 
 func write(dir interfaces.TaskDir, rel, data string, u interfaces.User) error {
@@ -143,9 +142,7 @@ func TestRemoveUnfinished(t *testing.T) {
 		}
 	}
 	for _, path := range kept {
-		if _, err := os.Lstat(path); err != nil {
-			t.Error(err)
-		}
+		must.Get(os.Lstat(path))(t)
 	}
 }
 

@@ -50,18 +50,12 @@ func removeMounted(t *testing.T, top string) {
 	if err := allocdir.RemoveLeftovers(allocs); err == nil {
 		t.Error("a mount in what is left: no error")
 	}
-	if _, err := os.Stat(file); err != nil {
-		t.Error(err)
-	}
+	must.Get(os.Stat(file))(t)
 	if out, err := exec.Command("umount", filepath.Join(left, "t", "local", "data")).CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
-	if err := allocdir.RemoveLeftovers(allocs); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(file); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, allocdir.RemoveLeftovers(allocs))
+	must.Get(os.Stat(file))(t)
 	if _, err := os.Stat(left); err == nil {
 		t.Error("what is left is left once more")
 	}

@@ -27,9 +27,7 @@ func TestRemoveOnAFullDisk(t *testing.T) {
 	if !errors.Is(full, unix.ENOSPC) {
 		t.Fatal(full)
 	}
-	if err := allocdir.Remove(dir); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, allocdir.Remove(dir))
 	if left, err := os.ReadDir(parent); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}

@@ -116,9 +116,7 @@ func TestStickyDataOfOthers(t *testing.T) {
 	if got := stat(t, next+"/alloc/data/d"); got != want {
 		t.Errorf("the file is %v now, want %v", got, want)
 	}
-	if _, err := os.Lstat(victim + "/secret"); err != nil {
-		t.Error(err)
-	}
+	must.Get(os.Lstat(victim + "/secret"))(t)
 }
 
 // TestHasSticky: only files in alloc/data and in local directories are sticky data, wherever they are on their way.

@@ -70,8 +70,7 @@ func portOf(t *testing.T, address string) int {
 	t.Helper()
 	_, text, err := net.SplitHostPort(address)
 	must.OK(t, err)
-	port := must.Get(strconv.Atoi(text))(t)
-	return port
+	return must.Get(strconv.Atoi(text))(t)
 }
 
 // newServer has a wait group of the connections that are open.

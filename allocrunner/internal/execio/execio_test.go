@@ -95,9 +95,7 @@ func TestClose(t *testing.T) {
 			_, err := io.Copy(io.Discard, files.Stderr)
 			read <- err
 		}()
-		if err := files.Close(); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, files.Close())
 		if err := <-wrote; !errors.Is(err, os.ErrClosed) {
 			t.Errorf("terminal %v, write: %v", tty, err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/hookmeter"
+	"taskapi/internal/must"
 )
 
 func TestCallsAreCounted(t *testing.T) {
@@ -18,9 +19,7 @@ func TestCallsAreCounted(t *testing.T) {
 		var m hookmeter.Meter
 		logger := slog.New(slog.DiscardHandler)
 		broken := errors.New("broken")
-		if err := m.Call(logger, "b", "prerun", func() error { time.Sleep(time.Second); return nil }); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, m.Call(logger, "b", "prerun", func() error { time.Sleep(time.Second); return nil }))
 		if err := m.Call(logger, "b", "prerun", func() error { time.Sleep(2 * time.Second); return broken }); !errors.Is(err,
 			broken) {
 			t.Errorf("the hook's error became %v", err)

@@ -102,9 +102,7 @@ func TestAFrozenKeeperExpires(t *testing.T) {
 			}
 			gone(t, b.Keeper())
 			gone(t, b.task)
-			if _, err := keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); err != nil {
-				t.Error(err)
-			}
+			must.Get(keeper.Sweep(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}))(t)
 			gone(t, b.child)
 		})
 	}

@@ -40,16 +40,14 @@ func TestKeeperIsNotDumpable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to start a keeper as another user")
 	}
-	dir, err := os.MkdirTemp("/tmp", "keeper")
-	must.OK(t, err)
+	dir := must.Get(os.MkdirTemp("/tmp", "keeper"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must.OK(t, os.Chown(dir, nobody, nobody))
 	first := exec.Command(copyOfTests(t), "agent", dir, "exec sleep 1000")
 	first.Dir = "/"
 	first.Stderr = os.Stderr
 	first.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	out, err := first.StdoutPipe()
-	must.OK(t, err)
+	out := must.Get(first.StdoutPipe())(t)
 	must.OK(t, first.Start())
 	t.Cleanup(func() {
 		_ = first.Process.Kill()

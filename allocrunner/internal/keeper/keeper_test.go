@@ -45,9 +45,7 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 		strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("cancelled wait: %v", err)
 	}
-	if err := c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGUSR1); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGUSR1))
 	exit, err := c.Wait(t.Context(), "t")
 	if err != nil || exit.ExitCode != 3 || exit.At.IsZero() {
 		t.Errorf("exit %+v, %v", exit, err)
@@ -109,8 +107,7 @@ func TestTheAgentIsKilled(t *testing.T) {
 	first := exec.Command("/proc/self/exe", "agent", dir,
 		fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "line $i"; i=$((i+1)); [ $i = 100 ] && echo half >%s; done; read x `+
 			`<%s; exit 42`, lines, go_, go_))
-	said, err := first.StdoutPipe()
-	must.OK(t, err)
+	said := must.Get(first.StdoutPipe())(t)
 	must.OK(t, first.Start())
 	line, _ := bufio.NewReader(said).ReadString('\n')
 	var pid int
@@ -132,9 +129,7 @@ func TestTheAgentIsKilled(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 42 {
 		t.Errorf("exit %+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
-		t.Error(err)
-	}
+	must.Get(c.KillTree(t.Context(), proctest.Latest(t, c, "t")))(t)
 	var want strings.Builder
 	for i := range lines {
 		fmt.Fprintf(&want, "line %d\n", i)
@@ -202,9 +197,7 @@ func TestTheKeeperIsKilled(t *testing.T) {
 		t.Errorf("start: %v", err)
 	}
 	gone(t, task)
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, c.Close())
 	if _, err := keeper.Attach(t.Context(), dir); !errors.Is(err, keeper.ErrNoKeeper) {
 		t.Errorf("attach: %v", err)
 	}
@@ -304,14 +297,10 @@ func TestABadClientHurtsNobody(t *testing.T) {
 	c := start(t, keeper.Config{Dir: dir})
 	for _, text := range []string{"", "\x00", "\xff\xff\xff\xff", "\x00\x00\x00\x02{]", "GET / HTTP/1.1\r\n\r\n"} {
 		conn := must.Get(net.Dial("unix", filepath.Join(dir, "keeper.sock")))(t)
-		if _, err := conn.Write([]byte(text)); err != nil {
-			t.Error(err)
-		}
+		must.Get(conn.Write([]byte(text)))(t)
 		conn.Close()
 	}
-	if _, err := c.List(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.Get(c.List(t.Context()))(t)
 }
 
 func TestAnotherUserMayNotControl(t *testing.T) {
@@ -344,12 +333,8 @@ func TestAnotherUserMayNotControl(t *testing.T) {
 		}
 		errs <- nil
 	}()
-	if err := <-errs; err != nil {
-		t.Error(err)
-	}
-	if _, err := c.List(t.Context()); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, <-errs)
+	must.Get(c.List(t.Context()))(t)
 }
 
 func TestRecordsThatAreNotTrue(t *testing.T) {

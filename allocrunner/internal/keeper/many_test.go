@@ -78,8 +78,6 @@ func TestManyRequests(t *testing.T) {
 	}
 	cancel()
 	execs.Wait()
-	if err := c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGUSR1); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, c.Signal(t.Context(), proctest.Latest(t, c, "t"), unix.SIGUSR1))
 	waits.Wait()
 }

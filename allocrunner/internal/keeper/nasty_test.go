@@ -83,9 +83,7 @@ func TestAFullDisk(t *testing.T) {
 	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 6 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	if _, err := c.KillTree(t.Context(), proctest.Latest(t, c, "t")); err != nil {
-		t.Error(err)
-	}
+	must.Get(c.KillTree(t.Context(), proctest.Latest(t, c, "t")))(t)
 	var all strings.Builder
 	for n := range 3 { // which file they are in depends on which could be made
 		text, _ := os.ReadFile(fmt.Sprintf("%s/t.stdout.%d", dir, n))

@@ -59,9 +59,7 @@ func TestOrphansOfPID1(t *testing.T) {
 		unix.Poll(nil, 2)
 	}
 	for _, s := range orphans() {
-		if err := s.Kill(); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, s.Kill())
 	}
 	for n := 0; len(orphans()) > 0; n++ {
 		if n == 5000 {

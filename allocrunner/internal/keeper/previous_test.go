@@ -52,9 +52,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 	}
 	must.OK(t, unix.Kill(second.Keeper().PID, unix.SIGKILL))
 	<-second.Done()
-	if err := second.Close(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, second.Close())
 
 	third := start(t, keeper.Config{Dir: dir})
 	wantPast(third, "six", six, 6, "")

@@ -188,9 +188,7 @@ func TestAFreshAllocation(t *testing.T) {
 	if _, known := s.Found(status.Task); err != nil || known || proctest.Alive(status.PID) {
 		t.Fatalf("%v, %v; want a new keeper, and the old process gone", known, err)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, s.Close())
 }
 
 // TestABrokenConnection to a keeper that lives is made again, and nobody notices.
@@ -219,9 +217,7 @@ func TestABrokenConnection(t *testing.T) {
 	if s.Keeper() != first {
 		t.Error("another keeper was made")
 	}
-	if err := s.Signal(t.Context(), proctest.Latest(t, s, "t"), unix.SIGUSR1); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, s.Signal(t.Context(), proctest.Latest(t, s, "t"), unix.SIGUSR1))
 	if got := <-waited; got != (result{code: 4}) {
 		t.Errorf("%+v", got)
 	}
@@ -291,12 +287,8 @@ func TestAFrozenKeeper(t *testing.T) {
 			t.Errorf("after a start that was given up: %+v, %v", list, err)
 		}
 	}
-	if err := s.Signal(t.Context(), proctest.Latest(t, s, "t"), unix.SIGUSR1); err != nil {
-		t.Error(err)
-	}
-	if err := <-waited; err != nil {
-		t.Error(err)
-	}
+	must.OK(t, s.Signal(t.Context(), proctest.Latest(t, s, "t"), unix.SIGUSR1))
+	must.OK(t, <-waited)
 }
 
 // TestALateRequest, which was sent to a frozen keeper and is sent again after its connection broke, does not reach the
@@ -360,9 +352,7 @@ func TestTasksWithoutACgroup(t *testing.T) {
 			t.Errorf("%s: %+v", task, status)
 		}
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, s.Close())
 	if n := strings.Count(log.String(), "runs in no cgroup"); n != 1 || !strings.Contains(log.String(), "task=a") {
 		t.Errorf("said %d times: %s", n, log.String())
 	}
@@ -391,9 +381,7 @@ func TestCloseEndsAKeeper(t *testing.T) {
 			s := supervise(t, dir)
 			status := run(t, s, script(dir, "t", "exec sleep 1000"))
 			before(t, s, dir)
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			must.OK(t, s.Close())
 			if s.Keeper().Runs() || proctest.Alive(status.PID) {
 				t.Error("the keeper or its task still runs")
 			}
@@ -418,9 +406,7 @@ func TestCloseForcesAKeeper(t *testing.T) {
 	for file, text := range map[string]string{"cgroup.procs": strconv.Itoa(id.PID), "cgroup.freeze": "1"} {
 		must.OK(t, os.WriteFile(filepath.Join(freezer, file), []byte(text), 0))
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, s.Close())
 	if id.Runs() || proctest.Alive(child) || proctest.Alive(status.PID) {
 		t.Error("the keeper or its task still runs")
 	}
@@ -442,7 +428,5 @@ func TestReplacedByAnother(t *testing.T) {
 	if list, err := second.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if err := first.Detach(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, first.Detach())
 }

@@ -15,8 +15,7 @@ import (
 func TestAPreparedKeeper(t *testing.T) {
 	prepare := func(dir string) *keeper.Unready {
 		t.Helper()
-		u := must.Get(keeper.Prepare(dir))(t)
-		return u
+		return must.Get(keeper.Prepare(dir))(t)
 	}
 	gone := func(when string, pid int) {
 		t.Helper()
@@ -34,9 +33,7 @@ func TestAPreparedKeeper(t *testing.T) {
 	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, s.Close())
 	gone("after the end", cfg.Unready.PID())
 
 	u := prepare(t.TempDir())
@@ -44,9 +41,7 @@ func TestAPreparedKeeper(t *testing.T) {
 	gone("after Close", u.PID())
 
 	u = prepare(t.TempDir())
-	if err := u.Abandon(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, u.Abandon())
 	gone("after its starter", u.PID())
 
 	u = prepare(t.TempDir())

@@ -53,9 +53,7 @@ func TestAKeeperThatDiesWhileItStarts(t *testing.T) {
 	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v", exit, err)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, s.Close())
 }
 
 // TestResumedWithoutRoomForAKeeper: how the tasks ended that the last keeper had is known all the same.
@@ -77,9 +75,7 @@ func TestResumedWithoutRoomForAKeeper(t *testing.T) {
 		if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 4 {
 			t.Errorf("%+v, %v", exit, err)
 		}
-		if err := s.Detach(); err != nil {
-			t.Error(err)
-		}
+		must.OK(t, s.Detach())
 	}
 }
 

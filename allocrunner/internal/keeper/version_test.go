@@ -70,9 +70,7 @@ func TestAnotherKeepersVersion(t *testing.T) {
 	if !errors.Is(err, keeper.ErrVersion) || !strings.Contains(err.Error(), "speaks version 99") {
 		t.Errorf("version 99: %v", err)
 	}
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
+	must.OK(t, <-served)
 }
 
 // TestATerminalForAnEarlierKeeper is in the request and not in its spec, which such a keeper would refuse.
@@ -94,9 +92,7 @@ func TestATerminalForAnEarlierKeeper(t *testing.T) {
 	must.OK(t, err)
 	_, slave := pty(t)
 	_, err = c.Exec(t.Context(), interactive(dir, "tty", true, slave, dup(t, slave), dup(t, slave)))
-	if err := errors.Join(err, c.Detach(), <-served); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, errors.Join(err, c.Detach(), <-served))
 	got := <-asked
 	if spec, _ := got["Spec"].(map[string]any); got["TTY"] != true || spec["TTY"] != nil {
 		t.Errorf("%v", got)

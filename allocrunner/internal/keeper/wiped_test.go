@@ -134,9 +134,7 @@ func TestAWipedDirectoryUnderItsClient(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("the keeper wrote into the new directory: %v, %v", entries, err)
 	}
-	if err := b.Close(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, b.Close())
 	b.wantGone(t)
 }
 

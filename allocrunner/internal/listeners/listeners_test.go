@@ -34,8 +34,7 @@ func free(t *testing.T, network string) drivers.Listener {
 
 func take(t *testing.T, s *listeners.Set, task string, want ...drivers.Listener) []*os.File {
 	t.Helper()
-	files := must.Get(s.Take(task, want))(t)
-	return files
+	return must.Get(s.Take(task, want))(t)
 }
 
 func address(l drivers.Listener) string { return net.JoinHostPort(l.HostIP, strconv.Itoa(l.Port)) }

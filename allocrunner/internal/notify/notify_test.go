@@ -184,8 +184,7 @@ func TestTooLong(t *testing.T) {
 func TestFilesAreClosed(t *testing.T) {
 	t.Parallel()
 	f := listen(t)
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	must.OK(t, err)
+	fd := must.Get(unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
 	read, write, err := os.Pipe()
 	must.OK(t, err)
@@ -233,8 +232,7 @@ func TestSenders(t *testing.T) {
 			cmd := exec.CommandContext(context.Background(), "/proc/self/exe")
 			cmd.Env = []string{"SEND=READY=1", "NOTIFY_SOCKET=" + f.path}
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.uid, Gid: c.uid}}
-			in, err := cmd.StdinPipe()
-			must.OK(t, err)
+			in := must.Get(cmd.StdinPipe())(t)
 			out, err := cmd.StdoutPipe()
 			if err == nil {
 				err = cmd.Start()

@@ -88,8 +88,7 @@ func TestLocksRespectTheAddress(t *testing.T) {
 		for _, pair := range [][2]string{{test.first, test.second}, {test.second, test.first}} {
 			t.Run(strings.Join(pair[:], " "), func(t *testing.T) {
 				port := freePort(t)
-				first, err := locked(pair[0], port)
-				must.OK(t, err)
+				first := must.Get(locked(pair[0], port))(t)
 				defer first.Close()
 				second, err := locked(pair[1], port)
 				if test.together {
@@ -313,16 +312,13 @@ func TestClosedBesideAnother(t *testing.T) {
 	}
 	closeCopies()
 	others := must.Get(lockedFor("/others", "127.0.0.1", port))(t)
-	if err := others.Close(); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, others.Close())
 }
 
 // Who has a port is known by the address.
 func TestHolderOfTheAddress(t *testing.T) {
 	port := freePort(t)
-	l, err := listen(port)
-	must.OK(t, err)
+	l := must.Get(listen(port))(t)
 	defer l.Close()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestOtherProcess$")
 	startOther(t, cmd, fmt.Sprintf("%s=127.0.0.2:%d", listenEnv, port))

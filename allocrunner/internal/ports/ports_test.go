@@ -184,10 +184,8 @@ func TestStaticUDPPortThatIsTaken(t *testing.T) {
 // A task that was just stopped leaves connections in TIME_WAIT. Its static port is free all the same, and still held.
 func TestStaticPortInTimeWait(t *testing.T) {
 	port := freePort(t)
-	l, err := listen(port)
-	must.OK(t, err)
-	client, err := net.Dial("tcp", l.Addr().String())
-	must.OK(t, err)
+	l := must.Get(listen(port))(t)
+	client := must.Get(net.Dial("tcp", l.Addr().String()))(t)
 	server, err := l.Accept()
 	must.OK(t, err)
 	server.Close() // the side that closes first is the one that waits
@@ -282,8 +280,7 @@ func TestReacquire(t *testing.T) {
 	l, err := listen(want[0].Value) // the task, which lived on
 	must.OK(t, err)
 	defer l.Close()
-	again, err := ports.Reacquire(cfg, want)
-	must.OK(t, err)
+	again := must.Get(ports.Reacquire(cfg, want))(t)
 	defer again.Close()
 	if diff := cmp.Diff(want, again.Mappings()); diff != "" {
 		t.Errorf("other ports than before (-want +got):\n%s", diff)

@@ -79,9 +79,7 @@ func TestAProgramThatHangs(t *testing.T) {
 	if exit := e.wait("other"); exit.ExitCode != 3 {
 		t.Errorf("another task: %+v", exit)
 	}
-	if err := e.Signal(t.Context(), proctest.Latest(t, e, "noisy"), unix.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, e.Signal(t.Context(), proctest.Latest(t, e, "noisy"), unix.SIGTERM))
 	if exit := e.wait("noisy"); exit.Signal != int(unix.SIGTERM) {
 		t.Errorf("a task that was signalled: %+v", exit)
 	}
@@ -118,9 +116,7 @@ func TestCloseEndsAStartThatHangs(t *testing.T) {
 				failure <- err
 			}()
 			hangs()
-			if err := e.Close(); err != nil {
-				t.Error(err)
-			}
+			must.OK(t, e.Close())
 			if err := <-failure; !errors.Is(err, drivers.ErrClosed) && !errors.Is(err, drivers.ErrNotRunning) {
 				t.Error(err)
 			}

@@ -344,9 +344,7 @@ func TestCloseKillsAndRefuses(t *testing.T) {
 
 func TestCloseOfAnUnusedSupervisor(t *testing.T) {
 	e := newLocal(t, processes.Config{})
-	if err := errors.Join(e.Close(), e.Close()); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, errors.Join(e.Close(), e.Close()))
 }
 
 // TestProcessesDieWithTheirParent: killed without warning, it leaves no first process running.

@@ -117,8 +117,7 @@ func TestWhoMaySpeak(t *testing.T) {
 	} {
 		for _, noCgroup := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, no cgroup %v", c.name, noCgroup), func(t *testing.T) {
-				dir, err := os.MkdirTemp("", "p")
-				must.OK(t, err)
+				dir := must.Get(os.MkdirTemp("", "p"))(t)
 				t.Cleanup(func() { os.RemoveAll(dir) })
 				e := newLocal(t, processes.Config{Dir: dir, Config: proctree.Config{NoCgroup: noCgroup}})
 				spec := e.spec("t", "/bin/sh", "-c", strings.ReplaceAll(c.script, "SAY", self+" helper say READY=1"))

@@ -8,6 +8,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
+	"taskapi/internal/must"
 )
 
 // ways are the ways of finding a tree.
@@ -29,9 +30,7 @@ func TestKillTreeSparesOthers(t *testing.T) {
 			if !proctest.Alive(orphan) {
 				t.Error("KillTree of a killed another's process")
 			}
-			if err := e.Signal(t.Context(), proctest.Latest(t, e, "b"), 0); err != nil {
-				t.Error(err)
-			}
+			must.OK(t, e.Signal(t.Context(), proctest.Latest(t, e, "b"), 0))
 		})
 	}
 }
@@ -46,9 +45,7 @@ func TestAnOrphanIsKnownByItsEnvironment(t *testing.T) {
 	if n := e.killTree("b"); n != 1 || proctest.Alive(orphan) {
 		t.Errorf("%d killed, the orphan is alive: %v", n, proctest.Alive(orphan))
 	}
-	if err := e.Signal(t.Context(), proctest.Latest(t, e, "a"), 0); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, e.Signal(t.Context(), proctest.Latest(t, e, "a"), 0))
 }
 
 // TestTheLastTaskTakesAllOrphans that the parent has, also one without session or environment to be known by.

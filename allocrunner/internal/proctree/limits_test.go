@@ -38,10 +38,7 @@ func TestLimitsOfVersion2(t *testing.T) {
 		got := map[string]string{}
 		files, _ := filepath.Glob(dir + "/*") // the pattern is a constant
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Error(err)
-			}
+			text := must.Get(os.ReadFile(file))(t)
 			got[filepath.Base(file)] = string(text)
 		}
 		if !maps.Equal(got, tc.want) {

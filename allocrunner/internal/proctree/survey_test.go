@@ -82,8 +82,7 @@ func isSleep(t *testing.T, pid int) bool {
 func stillHasParent(t *testing.T, pids []int) bool {
 	t.Helper()
 	for _, pid := range pids {
-		p, err := proc.Read(pid)
-		must.OK(t, err)
+		p := must.Get(proc.Read(pid))(t)
 		parent, err := proc.Read(p.Parent)
 		if err == nil && p.Parent != os.Getpid() && parent.Parent != os.Getpid() {
 			return true

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/services"
+	"taskapi/internal/must"
 )
 
 var resolver = services.Resolver{
@@ -73,9 +74,7 @@ func TestCheck(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err := services.Validate(&got, false); err != nil {
-		t.Error(err)
-	}
+	must.OK(t, services.Validate(&got, false))
 	got.CheckRestart.Limit = 4
 	if written.CheckRestart.Limit != 3 {
 		t.Error("the check shares the service's check_restart")

@@ -28,8 +28,7 @@ func newRunner(t *testing.T, starter Starter, cfg Config) *Runner {
 	if cfg.Observer == nil {
 		cfg.Observer = nobody{}
 	}
-	r := must.Get(New(cfg))(t)
-	return r
+	return must.Get(New(cfg))(t)
 }
 
 // restore gives a runner a task of an earlier one, with a process.
