@@ -3,9 +3,7 @@ package examples_test
 import (
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,20 +17,7 @@ func TestActivated(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
 		t.Skip("python3 is not installed")
 	}
-	bin := programs(t)
-	data, err := os.MkdirTemp("", "act") // short: sockets lie in it
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(data) })
-	taskapi := func(args ...string) string {
-		t.Helper()
-		command := exec.Command(filepath.Join(bin, "taskapi"), args...)
-		command.Env = append(os.Environ(), "TASKAPI_DATA_DIR="+data)
-		out, err := command.CombinedOutput()
-		if err != nil {
-			t.Errorf("taskapi %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-		return string(out)
-	}
+	taskapi := onData(t, must.ShortDir(t))
 	t.Cleanup(func() { taskapi("stop", "activated") })
 	if taskapi("run", "-d", "--wait", "activated.nomad.hcl"); t.Failed() {
 		t.Fatal(taskapi("logs", "activated"))

@@ -149,16 +149,12 @@ func TestBraces(t *testing.T) {
     }
   }
 }`, write[1], write[2], write[3], write[4])
-	data := must.ShortDir(t)
 	file := filepath.Join(t.TempDir(), "braces.nomad.hcl")
 	must.OK(t, os.WriteFile(file, []byte(job), 0o600))
-	program := filepath.Join(programs(t), "taskapi")
-	if out, err := exec.CommandContext(t.Context(), program, "run", "-data-dir", data, file).CombinedOutput(); err != nil {
-		t.Fatalf("%v:\n%s", err, out)
-	}
+	taskapi := onData(t, must.ShortDir(t))
+	taskapi("run", file)
 	const want = "t | ${VAR#prefix} %{http_code}\n"
-	out := must.Get(exec.CommandContext(t.Context(), program, "logs", "-data-dir", data).Output())(t)
-	if string(out) != want+want {
+	if out := taskapi("logs"); out != want+want {
 		t.Errorf("the task has\n%s, not\n%s", out, want+want)
 	}
 }

@@ -22,6 +22,21 @@ func programs(t *testing.T) string {
 	return bin
 }
 
+// onData returns how taskapi is run with a data directory. A command that fails fails the test.
+func onData(t *testing.T, data string) func(args ...string) string {
+	program := filepath.Join(programs(t), "taskapi")
+	return func(args ...string) string {
+		t.Helper()
+		command := exec.Command(program, args...)
+		command.Env = append(os.Environ(), "TASKAPI_DATA_DIR="+data)
+		out, err := command.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: taskapi %s: %v\n%s", data, strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+}
+
 // bin is where the programs are. Another user may read it.
 var bin string
 
@@ -64,10 +79,7 @@ func TestExamples(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run("validate "+file, func(t *testing.T) {
-			out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "validate", file).CombinedOutput()
-			if err != nil {
-				t.Errorf("%v:\n%s", err, out)
-			}
+			onData(t, t.TempDir())("validate", file)
 			if head, _, _ := strings.Cut(string(must.Read(t, file)), "job \""); !strings.Contains(head, " run ") &&
 				file != "nomad-gateway/gateway.nomad.hcl" {
 				t.Errorf("%s does not say how to run it", file)
@@ -75,24 +87,14 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	for _, file := range []string{"batch.nomad.hcl", "identities.nomad.hcl", "ports.nomad.hcl"} {
-		t.Run("run "+file, func(t *testing.T) {
-			out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "run", "-data-dir", t.TempDir(),
-				file).CombinedOutput()
-			if err != nil {
-				t.Errorf("%v:\n%s", err, out)
-			}
-		})
+		t.Run("run "+file, func(t *testing.T) { onData(t, t.TempDir())("run", file) })
 	}
 	for _, file := range []string{"variables.nomad.hcl", "services-caller.nomad.hcl"} {
 		t.Run("stop "+file, func(t *testing.T) {
-			program, data := filepath.Join(bin, "taskapi"), must.ShortDir(t)
-			out, err := exec.CommandContext(t.Context(), program, "run", "-d", "-data-dir", data, file).CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v:\n%s", err, out)
-			}
-			out, err = exec.CommandContext(t.Context(), program, "stop", "-data-dir", data).CombinedOutput()
-			if err != nil || !strings.Contains(string(out), "Terminated        Exit Code: 143, Signal: 15") {
-				t.Errorf("%v:\n%s", err, out)
+			taskapi := onData(t, must.ShortDir(t))
+			taskapi("run", "-d", file)
+			if out := taskapi("stop"); !strings.Contains(out, "Terminated        Exit Code: 143, Signal: 15") {
+				t.Error(out)
 			}
 		})
 	}

@@ -16,9 +16,7 @@ func TestPythonClient(t *testing.T) {
 		t.Skip("python3 is not installed")
 	}
 	bin := programs(t)
-	data, err := os.MkdirTemp("", "python") // short: sockets lie in it
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(data) })
+	data := must.ShortDir(t)
 	faults := filepath.Join(data, "faults.json")
 	must.OK(t, os.WriteFile(faults, []byte(`{"faults": []}`), 0o600))
 	command := exec.CommandContext(t.Context(), filepath.Join(bin, "taskapi"), "dev", "--data-dir", data, "--faults",

@@ -30,12 +30,8 @@ func TestUnit(t *testing.T) {
 	if match == nil {
 		t.Fatal("the unit has no ExecStart for a job file")
 	}
-	data, err := os.MkdirTemp("", "unit") // short: sockets lie in it
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(data) })
-	if err := os.Chmod(data, 0o711); err != nil { // tasks of other users pass through
-		t.Fatal(err)
-	}
+	data := must.ShortDir(t)
+	must.OK(t, os.Chmod(data, 0o711)) // tasks of other users pass through
 	// start runs the unit's command until the line that says what the allocation does.
 	start := func(want string) (*exec.Cmd, io.Reader) {
 		args := append(strings.Fields(string(match[1])), "--json", "hello.nomad.hcl")

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +13,24 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/must"
 )
+
+// sleepJob is a job of a name whose task has an identity and sleeps.
+const sleepJob = `
+job "%s" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      identity {
+        file = true
+      }
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+    }
+  }
+}
+`
 
 // promptJob is a task that ends as soon as it is told to.
 var promptJob = fmt.Sprintf(sleepJob, "prompt")
@@ -67,33 +84,6 @@ func TestTheEndCanBeRead(t *testing.T) {
 	}
 }
 
-// TestTheEndWithoutAConnection is read by a client that has a new connection for each request, as curl has, if it
-// requested the end.
-func TestTheEndWithoutAConnection(t *testing.T) {
-	t.Parallel()
-	r, _ := startPrompt(t)
-	token := r.file("operator.token")
-	ask := func(method, path string) int {
-		code := must.Get(statusOf(t.Context(), r.layout.OperatorSocket(testAllocID), token, method, path))(t)
-		return code
-	}
-	if code := ask(http.MethodPut, "/v1/allocation/"+testAllocID+"/stop"); code != http.StatusOK {
-		t.Fatalf("stop = %d", code)
-	}
-	r.eventually("ended", func() bool {
-		// else a busy machine could let pass more time than taskapi waits for who has not read the end
-		ask(http.MethodGet, "/v1/agent/health")
-		return strings.Contains(r.stdout.String(), "Ended")
-	})
-	if code := ask(http.MethodGet, "/v1/allocation/"+testAllocID); code != http.StatusOK {
-		t.Errorf("the end = %d, want 200", code)
-	}
-	if code := <-r.code; code != base.ExitOK {
-		t.Errorf("exit code %d", code)
-	}
-	r.code <- base.ExitOK
-}
-
 // TestATaskReadsNoEnd: its identity is not good any more, even while an operator reads.
 func TestATaskReadsNoEnd(t *testing.T) {
 	t.Parallel()
@@ -136,24 +126,16 @@ func TestUpdateAfterTheEnd(t *testing.T) {
 // exits.
 func TestSDKGCOfARealAllocation(t *testing.T) {
 	t.Parallel()
-	for name, collect := range map[string]func(r *running, client *api.Client) error{
-		"the allocation": func(_ *running, client *api.Client) error {
+	for name, collect := range map[string]func(*api.Client) error{
+		"the allocation": func(client *api.Client) error {
 			return client.Allocations().GC(&api.Allocation{ID: testAllocID}, nil)
 		},
-		"the node": func(_ *running, client *api.Client) error {
+		"the node": func(client *api.Client) error {
 			alloc, _, err := client.Allocations().Info(testAllocID, nil)
 			if err != nil {
 				return err
 			}
 			return client.Nodes().GC(alloc.NodeID, nil)
-		},
-		"taskapi gc": func(r *running, _ *api.Client) error {
-			var said syncBuffer
-			if code := cli.Run(r.t.Context(), []string{"gc", "--data-dir", string(r.layout), testAllocID},
-				testEnvironment(&said, &said)); code != 0 {
-				return fmt.Errorf("exit code %d: %s", code, said.String())
-			}
-			return nil
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +152,7 @@ func TestSDKGCOfARealAllocation(t *testing.T) {
 				must.OK(t, err)
 				ended = alloc.ClientTerminalStatus() && strings.Contains(r.stdout.String(), "Ended")
 			}
-			must.OK(t, collect(r, client))
+			must.OK(t, collect(client))
 			if _, err := os.Stat(r.allocDir()); !os.IsNotExist(err) {
 				t.Errorf("the directory after gc: %v", err)
 			}

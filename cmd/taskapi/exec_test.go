@@ -129,29 +129,6 @@ func TestExecSDK(t *testing.T) {
 	}
 }
 
-// TestExecIsRefused to a task without alloc-exec, and to a token that is another task's.
-func TestExecIsRefused(t *testing.T) {
-	t.Parallel()
-	policy := writeFile(t, filepath.Join(t.TempDir(), "policy.hcl"), execPolicy)
-	r := startRun(t, shortDir(t), execJob, "-o", "allow_shared_user=true", "--policy", policy)
-	r.operator()
-	mine, theirs := r.allocDir("server", "secrets"), r.allocDir("other", "secrets")
-	token := func(dir string) string { return readFile(t, filepath.Join(dir, "nomad_token")) }
-	for name, client := range map[string]*api.Client{
-		"without the capability":   r.client(filepath.Join(theirs, "api.sock"), token(theirs)),
-		"another's token":          r.client(filepath.Join(mine, "api.sock"), token(theirs)),
-		"another's socket":         r.client(filepath.Join(theirs, "api.sock"), token(mine)),
-		"on the operator's socket": r.client(r.layout.OperatorSocket(testAllocID), token(mine)),
-	} {
-		marker := filepath.Join(t.TempDir(), "marker")
-		_, _, _, err := sdkExec(t, client, "other", strings.NewReader(""), "touch", marker)
-		if unexpected, ok := errors.AsType[api.UnexpectedResponseError](err); !ok || unexpected.StatusCode() != 403 ||
-			exists(marker) {
-			t.Errorf("%s: %v, and it ran: %v", name, err, exists(marker))
-		}
-	}
-}
-
 // TestExecSaysHowATaskIsNamed where the words without "--" are read otherwise than meant.
 func TestExecSaysHowATaskIsNamed(t *testing.T) {
 	t.Parallel()

@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/sys/unix"
 
+	"taskapi/internal/disktest"
 	"taskapi/internal/must"
 )
 
@@ -108,27 +108,14 @@ func TestAgentsExecSessionsEnd(t *testing.T) {
 // stopped, and with room again the job runs.
 func TestAgentsDiskIsFull(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root mounts file systems")
-	}
-	dir := shortDir(t)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16m,mode=0755"); err != nil {
-		t.Skipf("no file system can be mounted: %v", err)
-	}
-	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	small := disktest.Mount(t, "size=16m,mode=0755")
+	dir := small.Dir
 	a := startAgent(t, dir)
 	client := a.client()
 	a.register(parsedJob(t, soloJob))
-	fill, err := os.Create(filepath.Join(dir, "fill"))
-	must.OK(t, err)
-	defer fill.Close()
-	for size := 1 << 16; size > 0; {
-		if _, err := fill.Write(make([]byte, size)); err != nil {
-			size /= 2
-		}
-	}
+	small.Fill()
 	other := parsedJob(t, strings.Replace(pairJob, "pair", "other", 1))
-	_, _, err = client.Jobs().Register(other, nil)
+	_, _, err := client.Jobs().Register(other, nil)
 	if answeredStatus(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "no space left") &&
 		!strings.Contains(err.Error(), "make room on that file system") {
 		t.Errorf("a registration on a full disk: %v", err)
@@ -140,8 +127,7 @@ func TestAgentsDiskIsFull(t *testing.T) {
 	_, _, err = client.Jobs().Deregister("pair", false, nil)
 	must.OK(t, err)
 	until(t, a.taskapiProcess, "stops a job on a full disk", func() bool { return len(sleeping(t, dir)) == 0 })
-	must.OK(t, os.Remove(fill.Name()))
-	must.OK(t, fill.Close())
+	small.Empty()
 	a.register(other)
 	if all := strings.Join(a.allocs("other"), " "); strings.Count(all, "running ") != 2 {
 		t.Errorf("with room, the job has the allocations %s", all)

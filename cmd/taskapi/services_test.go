@@ -423,24 +423,28 @@ func relay(t *testing.T, path string) (address string) {
 	return listener.Addr().String()
 }
 
-// TestConsulTemplate: the released consul-template renders services with a task's identity, waits for one that is not
-// there, and renders again when another allocation starts and stops.
+// TestConsulTemplate: the released consul-template renders services and variables with a task's identity. It waits for
+// those that are not there, and renders again when another allocation starts or stops, or another process writes.
 func TestConsulTemplate(t *testing.T) {
 	t.Parallel()
 	program := consulTemplate(t)
 	n := newNeighbours(t)
 	n.start(finderID)
 	files := t.TempDir()
-	rendered := filepath.Join(files, "rendered")
-	template := writeFile(t, filepath.Join(files, "in.ctmpl"), `{{range nomadServices}}{{.Name}} {{.Tags | join ","}}
+	services, secret := filepath.Join(files, "services"), filepath.Join(files, "secret")
+	ofServices := writeFile(t, services+".ctmpl", `{{range nomadServices}}{{.Name}} {{.Tags | join ","}}
 {{end}}{{range nomadService "web"}}{{.ID}} {{.Address}}:{{.Port}}
 {{end}}end
 `)
-	p := startConsulTemplate(t, program, filepath.Dir(n.finderPath("api.sock")), template+":"+rendered)
-	is := func(what string, lines int, want ...string) {
+	ofVariables := writeFile(t, secret+".ctmpl", `{{with nomadVar "nomad/jobs/finder"}}password {{.password}}{{end}}
+{{range nomadVarList "nomad/jobs"}}listed {{.Path}}
+{{end}}`)
+	p := startConsulTemplate(t, program, filepath.Dir(n.finderPath("api.sock")), ofServices+":"+services,
+		ofVariables+":"+secret)
+	is := func(what, file string, lines int, want ...string) {
 		t.Helper()
 		until(t, p, what, func() bool {
-			text, _ := os.ReadFile(rendered)
+			text, _ := os.ReadFile(file)
 			for _, w := range want {
 				if !strings.Contains(string(text), w) {
 					return false
@@ -449,13 +453,23 @@ func TestConsulTemplate(t *testing.T) {
 			return strings.Count(string(text), "\n") == lines
 		})
 	}
-	is("nothing is rendered", 1, "end")
+	const first, second = "_nomad-task-" + servingID + "-group-g-web-http", "_nomad-task-" + secondID + "-group-g-web-http"
+	is("no service is rendered", services, 1, "end")
 	n.start(servingID)
-	is("the service is rendered", 4, "web a,b", "own-server", "_nomad-task-"+servingID+"-group-g-web-http")
+	is("the service is rendered", services, 4, "web a,b", "own-server", first)
 	n.start(secondID)
-	is("the second one, too", 5, "_nomad-task-"+servingID+"-group-g-web-http", "_nomad-task-"+secondID+"-group-g-web-http")
+	is("the second one, too", services, 5, first, second)
 	n.stop(servingID)
-	is("the first one has gone", 4, "_nomad-task-"+secondID+"-group-g-web-http")
+	is("the first one has gone", services, 4, second)
 	n.stop(secondID)
-	is("all are gone", 1, "end")
+	is("all are gone", services, 1, "end")
+
+	putColour(t, n.dir, "nomad/jobs/other", "another job's")
+	if exists(secret) {
+		t.Error("rendered before the variable was there")
+	}
+	for _, password := range []string{"one", "two"} {
+		taskapi(t, "var", "put", "-data-dir", n.dir, "-force", "nomad/jobs/finder", "password="+password)
+		is("the variable is rendered", secret, 2, "password "+password, "listed nomad/jobs/finder\n")
+	}
 }

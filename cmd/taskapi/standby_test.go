@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/cluster/claim"
@@ -39,6 +40,12 @@ job "ha" {
 type station struct {
 	taskapiProcess
 	dir string
+}
+
+// client returns a client of the machine's operator.
+func (s station) client(t *testing.T) *api.Client {
+	t.Helper()
+	return must.Get(operatorOf(s.dir, s.id()))(t)
 }
 
 // pair is two machines that share a store.

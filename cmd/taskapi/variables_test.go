@@ -213,61 +213,6 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// TestNomadVar: the released consul-template renders variables with a task's identity, waits for one that is not there,
-// and renders again when another process writes it.
-func TestNomadVar(t *testing.T) {
-	t.Parallel()
-	program := consulTemplate(t)
-	dir := shortDir(t)
-	r := startRun(t, dir, testJob)
-	r.operator()
-	files := t.TempDir()
-	rendered := filepath.Join(files, "rendered")
-	template := writeFile(t, filepath.Join(files, "in.ctmpl"),
-		`{{with nomadVar "nomad/jobs/demo"}}password {{.password}}{{end}}
-{{range nomadVarList "nomad/jobs"}}listed {{.Path}}
-{{end}}{{if nomadVarExists "nomad/jobs/demo/web"}}{{with nomadVar "nomad/jobs/demo/web"}}group {{.k}}{{end}}{{end}}
-`)
-	static, started := writeFile(t, filepath.Join(files, "static.ctmpl"), "started\n"), filepath.Join(files, "started")
-	p := startConsulTemplate(t, program, r.allocDir("server", "secrets"), template+":"+rendered, static+":"+started)
-	put := func(path, key, value string) {
-		t.Helper()
-		var out syncBuffer
-		environment := testEnvironment(&out, &out)
-		environment.Stdin = strings.NewReader(value)
-		if code := cli.Run(t.Context(), []string{"var", "put", "-data-dir", dir, "-force", path, key + "=-"},
-			environment); code != base.ExitOK {
-			t.Fatalf("put %s: exit code %d\n%s", path, code, out.String())
-		}
-	}
-	is := func(what string, want ...string) {
-		t.Helper()
-		until(t, p, what, func() bool {
-			text, _ := os.ReadFile(rendered)
-			for _, w := range want {
-				if !strings.Contains(string(text), w) {
-					return false
-				}
-			}
-			return !strings.Contains(string(text), "other")
-		})
-	}
-	put("nomad/jobs/other", "password", "other") // which is another job's
-	until(t, p, "it renders what needs no variable", func() bool {
-		_, err := os.Stat(started)
-		return err == nil
-	})
-	if _, err := os.Stat(rendered); err == nil {
-		t.Error("rendered before the variable was there")
-	}
-	put("nomad/jobs/demo", "password", "first")
-	is("rendered", "password first", "listed nomad/jobs/demo\n")
-	put("nomad/jobs/demo", "password", "second")
-	is("rendered again", "password second")
-	put("nomad/jobs/demo/web", "k", "v")
-	is("listed, too", "password second", "listed nomad/jobs/demo/web\n", "group v")
-}
-
 // TestVariablesWithoutKeyRing: variables whose key ring is gone are not said to be none, and none is said to be purged.
 func TestVariablesWithoutKeyRing(t *testing.T) {
 	dir := t.TempDir()
