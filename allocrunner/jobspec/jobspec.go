@@ -54,7 +54,7 @@ type Config struct {
 
 	// FromFiles receives the texts of the job that functions read from files, so that messages can mask them. It may be
 	// nil.
-	FromFiles *FromFiles `json:"-"`
+	FromFiles *FromFiles
 
 	// AsWritten makes Parse return the job as it is written: not canonical, and without defaults.
 	AsWritten bool
