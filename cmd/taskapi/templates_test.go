@@ -52,58 +52,9 @@ func putColour(t *testing.T, dir, path, colour string) {
 	taskapi(t, "var", "put", "-data-dir", dir, "-force", path, "colour=@"+file)
 }
 
-// TestTemplatesOutliveTheirAgent kills taskapi while a task waits, and twice later: a value that has not changed does
-// not reach the task again, and one that has changed, also meanwhile, changes the file and signals the task.
-func TestTemplatesOutliveTheirAgent(t *testing.T) {
-	t.Parallel()
-	dir := shortDir(t)
-	file := jobFile(t, templatesJob)
-	alloc := datadir.Dir(dir).Alloc(testAllocID)
-	put := func(colour string) { putColour(t, dir, "nomad/jobs/templates", colour) }
-	said := func() string {
-		text, _ := os.ReadFile(filepath.Join(alloc, "main", "local", "said"))
-		return string(text)
-	}
-	first := startProcess(t, dir, file)
-	waits := func() bool { return strings.Contains(first.out.String(), "Missing: nomad.var.block(") }
-	until(t, first, "the task waits", waits)
-	kill(t, first)
-	first = startProcess(t, dir, file)
-	until(t, first, "the task waits again", waits)
-	put("blue")
-	want := "up blue MAIN\n"
-	until(t, first, "the task runs", func() bool { return said() == want })
-	put("green")
-	want += "hup green MAIN\n"
-	until(t, first, "the task is signalled", func() bool { return said() == want })
-	kill(t, first)
-
-	second := startProcess(t, dir, file)
-	until(t, second, "resumed", func() bool { return strings.Contains(second.out.String(), "Resuming") })
-	put("red")
-	want += "hup red MAIN\n"
-	until(t, second, "the task is signalled", func() bool { return strings.HasSuffix(said(), "red MAIN\n") })
-	if said() != want {
-		t.Errorf("it said %q, want %q", said(), want)
-	}
-	kill(t, second)
-	put("white") // while no taskapi runs
-
-	third := startProcess(t, dir, file)
-	want += "hup white MAIN\n"
-	until(t, third, "the task is signalled", func() bool { return strings.HasSuffix(said(), "white MAIN\n") })
-	if said() != want {
-		t.Errorf("it said %q, want %q", said(), want)
-	}
-	if all := first.out.String() + second.out.String() + third.out.String(); strings.Contains(all, "white") {
-		t.Errorf("the value of a variable is in the output:\n%s", all)
-	}
-	must.OK(t, third.Process.Signal(os.Interrupt))
-	_ = third.Wait()
-}
-
-// TestTemplatesSurviveKills kills taskapi, its keeper, and both, under a task with a template of each change_mode. A
-// change that comes meanwhile, and one that comes afterwards, is rendered, and the change mode happens once.
+// TestTemplatesSurviveKills kills taskapi while a task waits for a value, and later taskapi, its keeper, and both, under
+// a task with a template of each change_mode. A change that comes meanwhile, and one that comes afterwards, is rendered,
+// and the change mode happens once. A value that has not changed does not reach the task again.
 func TestTemplatesSurviveKills(t *testing.T) {
 	t.Parallel()
 	for mode, acted := range map[string]string{"signal": "hup", "restart": "up", "script": "script"} {
@@ -138,11 +89,22 @@ func TestTemplatesSurviveKills(t *testing.T) {
 					t.Fatalf("it said %q, want %q", got, want)
 				}
 			}
-			put("one")
 			p := startProcess(t, dir, file)
+			waits := func() bool { return strings.Contains(p.out.String(), "Missing: nomad.var.block(") }
+			until(t, p, "the task waits", waits)
+			kill(t, p)
+			p = startProcess(t, dir, file)
+			until(t, p, "the task waits again", waits)
+			put("one")
 			wants(p, "up one")
-			put("two")
-			wants(p, acted+" two")
+			kill(t, p)
+			p = startProcess(t, dir, file)
+			until(t, p, "resumed", func() bool { return strings.Contains(p.out.String(), "Resuming") })
+			put("colour2")
+			wants(p, acted+" colour2")
+			if strings.Contains(p.out.String(), "colour2") {
+				t.Errorf("the value of a variable is in the output:\n%s", p.out)
+			}
 
 			kill(t, p)
 			put("three")

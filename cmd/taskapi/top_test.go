@@ -130,35 +130,8 @@ func TestTop(t *testing.T) {
 	term.keys("Enter")
 	term.awaits("tasks 3/3", "/bin/sh: done")
 
-	term.keys("1", "Home", "Enter") // a search
-	term.awaits("Output of counter")
-	term.until("enough for line 17 to have left the screen", func(screen string) bool {
-		last := regexp.MustCompile(`count (\d\d+)`).FindStringSubmatch(screen)
-		return last != nil && last[1] >= "40" || regexp.MustCompile(`count \d{3}`).MatchString(screen)
-	})
-	term.keys("/")
-	term.types("count 17")
-	term.keys("Enter")
-	term.awaits("count 17", "match ")
-	term.keys("g", "/")
-	term.types("no such line")
-	term.keys("Enter")
-	term.awaits("no match for no such line")
-	term.keys("Escape") // a terminal can't tell two at once from Alt
-	term.until("the end of the search", func(screen string) bool { return !strings.Contains(screen, "0 matches") })
-	term.keys("Escape")
+	term.keys("1", "Home")
 	term.awaits(">counter")
-	term.keys("f")
-
-	for _, size := range [][2]int{{120, 40}, {40, 10}, {20, 3}, {1, 1}, {2, 2}, {80, 24}} { // resizes
-		term.tmux("resize-window", "-x", fmt.Sprint(size[0]), "-y", fmt.Sprint(size[1]))
-		term.until("a title that fits", func(screen string) bool {
-			first, _, _ := strings.Cut(screen, "\n")
-			return size[0] < 20 || strings.Contains(first, "running ") && len(first) <= size[0]
-		})
-	}
-	term.awaits("tasks 3/3", "? help")
-
 	kill(t, p)
 	term.awaits("AWAY", "No taskapi answers", ">counter")
 	p = startProcess(t, dir, file)

@@ -1,6 +1,7 @@
 variable "job" { default = "job" }
 variable "namespace" { default = "default" }
 variable "type" { default = "service" }
+variable "user" { default = "" }
 variable "script" { default = "exec sleep 1000" }
 job "job" {
   id        = var.job
@@ -14,6 +15,7 @@ job "job" {
     }
     task "t" {
       driver = "raw_exec"
+      user   = var.user
       identity {
         file = true
       }
