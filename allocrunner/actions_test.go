@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // pausing is a hook that holds up a restart of all tasks until the test goes on.
@@ -172,9 +173,7 @@ func TestARestartOfAllIsCompleted(t *testing.T) {
 		t.Errorf("got %v, want context.Canceled", err)
 	}
 	r.write("alloc/go", "")
-	if got := r.untilLines("alloc/order", 5); got != "init\nmain\nend\ninit\nmain" {
-		t.Errorf("order %q", got)
-	}
+	same.As(t, "init\nmain\nend\ninit\nmain", r.untilLines("alloc/order", 5), "order")
 }
 
 // TestARestartOfAllWaitsForAStartUnderWay to be given up: the hook's context ends, as it does when the task is killed,
@@ -306,9 +305,7 @@ func TestInItsShutdownDelay(t *testing.T) {
 	r.untilState("main", "running")
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilEvents("main", "Waiting for shutdown delay", 1)
-	if got := r.runner.Alloc().TaskStates["main"].State; got != "pending" {
-		t.Errorf("it shows as %s, want pending", got)
-	}
+	same.As(t, "pending", r.runner.Alloc().TaskStates["main"].State, "it shows as")
 	for _, task := range []string{"main", ""} {
 		if err := errors.Join(os.RemoveAll(r.dir+"/main/local/got"),
 			r.runner.Signal(t.Context(), task, "SIGHUP")); err != nil {
@@ -357,9 +354,7 @@ func TestKillSendsNoSignal(t *testing.T) {
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
 	r.runner.Kill()
-	if got := r.runner.Alloc().DesiredStatus; got != "stop" {
-		t.Errorf("the desired status after a kill is %q, want stop", got)
-	}
+	same.As(t, "stop", r.runner.Alloc().DesiredStatus, "the desired status after a kill is")
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	must.OK(t, r.end())
 	if _, err := os.Stat(r.dir + "/main/local/signalled"); !errors.Is(err, os.ErrNotExist) {

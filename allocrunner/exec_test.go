@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // exec starts a script in the task t, with more before it.
@@ -216,9 +217,7 @@ func TestExecClose(t *testing.T) {
 		child, program := proctest.ReadPID(t, lines), proctest.ReadPID(t, lines)
 		must.OK(t, s.Close())
 		if tty {
-			if line := proctest.ReadLine(t, fifo); line != "hung up" {
-				t.Errorf("%q", line)
-			}
+			same.As(t, "hung up", proctest.ReadLine(t, fifo))
 		}
 		gonePID(t, child)
 		gonePID(t, program)

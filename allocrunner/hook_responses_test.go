@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
@@ -20,6 +19,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // giving is a prestart hook that gives what its test wants, and the number of its calls as GIVEN.
@@ -141,12 +141,8 @@ func TestWhatHooksGive(t *testing.T) {
 		t.Fatal(err, r.seen())
 	}
 	got := driver.givenTo(t)
-	if diff := cmp.Diff([]interfaces.Mount{mount("/shared"), mount("/own")}, got.Mounts); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]interfaces.Device{device("/dev/shared"), device("/dev/own")}, got.Devices); diff != "" {
-		t.Error(diff)
-	}
+	same.As(t, []interfaces.Mount{mount("/shared"), mount("/own")}, got.Mounts)
+	same.As(t, []interfaces.Device{device("/dev/shared"), device("/dev/own")}, got.Devices)
 	if got.NetworkNamespace != "/run/netns/a" || got.Env.Get("GIVEN") != "1" || got.AllocID != cfg.Alloc.ID {
 		t.Errorf("network namespace %q, GIVEN=%s, allocation %s", got.NetworkNamespace, got.Env.Get("GIVEN"),
 			got.AllocID)
@@ -238,17 +234,13 @@ func TestAHookRunsACommandAndFailsItsTask(t *testing.T) {
 		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
 	}, shell("main", "exec sleep 1000"))
 	r.untilState("main", "running")
-	if got := r.untilFile("alloc/data/shared.conf"); got != "a=b" {
-		t.Errorf("the shared file says %q", got)
-	}
+	same.As(t, "a=b", r.untilFile("alloc/data/shared.conf"), "the shared file says")
 	task := <-hook.change
 	code, err := task.Exec(t.Context(), []string{"/bin/sh", "-c", `echo "$NOMAD_TASK_NAME" > local/ran; exit 7`})
 	if code != 7 || err != nil {
 		t.Errorf("Exec: %d, %v", code, err)
 	}
-	if got := r.untilFile("main/local/ran"); got != "main" {
-		t.Errorf("the command saw the task %q", got)
-	}
+	same.As(t, "main", r.untilFile("main/local/ran"), "the command saw the task")
 	task.Event("Template", "Missing: x")
 	task.Fail("Template failed: y")
 	if err := r.end(); err == nil || !strings.Contains(err.Error(), `task "main": Template failed: y`) {

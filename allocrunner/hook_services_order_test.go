@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/internal/registration/registrationtest"
 	"taskapi/allocrunner/internal/services"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // served is an allocation with services of its group and of a task, without processes.
@@ -402,14 +403,10 @@ func TestAResumedAllocationThatIsToStop(t *testing.T) {
 	must.OK(t, next.hook.Ending(t.Context(), &interfaces.RunnerPrerunRequest{Alloc: servedVersion(1),
 		Restored: true}))
 	next.hook.groupEnded(false)
-	if got := provider.Took(); !slices.Equal(got, []string{"-group", "-group1"}) {
-		t.Errorf("called with %q", got)
-	}
+	same.As(t, []string{"-group", "-group1"}, provider.Took(), "called with")
 	next.hook.PreKill()
 	must.OK(t, next.task.PreKilling(t.Context()))
-	if got := provider.Took(); !slices.Equal(got, []string{"-task", "-task1"}) {
-		t.Errorf("called with %q", got)
-	}
+	same.As(t, []string{"-task", "-task1"}, provider.Took(), "called with")
 	if err := next.hook.Postrun(t.Context()); err != nil || len(provider.Names()) > 0 {
 		t.Errorf("left known: %q, %v", provider.Names(), err)
 	}

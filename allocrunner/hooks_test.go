@@ -8,13 +8,13 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // diary is what hooks have been called, in order.
@@ -142,9 +142,7 @@ func TestHooksInOrder(t *testing.T) {
 		"prekill", "main prekill", "main exited", "main stop",
 		"postrun", "destroy",
 	}
-	if diff := cmp.Diff(want, d.read()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	same.As(t, want, d.read(), "calls")
 }
 
 // TestHooksOfATaskThatNeverStarted end with Stop, without a Prestart.
@@ -160,9 +158,7 @@ func TestHooksOfATaskThatNeverStarted(t *testing.T) {
 			ofMain = append(ofMain, call)
 		}
 	}
-	if diff := cmp.Diff([]string{"main stop"}, ofMain); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	same.As(t, []string{"main stop"}, ofMain, "calls")
 }
 
 // TestHooksWithoutPrerun are called safely after another's Prerun failed.
@@ -176,9 +172,7 @@ func TestHooksWithoutPrerun(t *testing.T) {
 	if err := r.end(); err == nil || !strings.Contains(err.Error(), "refusing") {
 		t.Errorf("got %v, want the hook that refused", err)
 	}
-	if diff := cmp.Diff([]string{"postrun"}, d.read()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	same.As(t, []string{"postrun"}, d.read(), "calls")
 }
 
 // TestPrestartContextsEnd with their calls.
@@ -213,9 +207,7 @@ func TestHookCallsAreCounted(t *testing.T) {
 	want := map[string]uint64{
 		"prerun": 1, "postrun": 1, "task_prestart": 1, "task_poststart": 1, "task_exited": 1, "task_stop": 1,
 	}
-	if diff := cmp.Diff(want, counted); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	same.As(t, want, counted, "calls")
 }
 
 // leftRunning returns a runner that has left its allocation, with its task main running, and what another one needs to
@@ -253,9 +245,7 @@ func TestLeaveKeepsTasksRunning(t *testing.T) {
 		"prerun g", "main prestart, restored yes, kept I",
 		"prekill", "main prekill", "main exited", "main stop", "postrun",
 	}
-	if diff := cmp.Diff(want, d.read()); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	same.As(t, want, d.read(), "calls")
 }
 
 // TestWhatCanNotBeTakenOverRunsOn: its hooks learn that this process ends, not that the tasks have, and another try
@@ -272,9 +262,7 @@ func TestWhatCanNotBeTakenOverRunsOn(t *testing.T) {
 		errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), "refusing") {
 		t.Errorf("got %v, want the hook that refused alone", err)
 	}
-	if diff := cmp.Diff([]string{"prerun g", "shutdown", "main shutdown"}, d.read()[before:]); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	same.As(t, []string{"prerun g", "shutdown", "main shutdown"}, d.read()[before:], "calls")
 	if second.runner.Terminal() {
 		t.Error("it has ended, with a task that runs")
 	}

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // blocking is a hook whose Prerun waits for the end of its context.
@@ -58,9 +58,7 @@ func TestAStopInterruptsTheSetUp(t *testing.T) {
 			must.OK(t, interrupt(r))
 			must.OK(t, r.end())
 			want := []string{"prerun g", "prerun ended", "ending", "ending, restored no", "prekill", "postrun"}
-			if diff := cmp.Diff(want, d.read()); diff != "" {
-				t.Errorf("calls (-want +got):\n%s", diff)
-			}
+			same.As(t, want, d.read(), "calls")
 			if a := r.runner.Alloc(); a.ClientStatus != "complete" || slices.Contains(r.of("main"), api.TaskStarted) {
 				t.Errorf("%s; events of main: %v", a.ClientStatus, r.of("main"))
 			}

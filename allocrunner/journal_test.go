@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestASetUpThatFailsIsWritten with the reason in every task's state, as readers see it.
@@ -33,9 +33,7 @@ func TestASetUpThatFailsIsWritten(t *testing.T) {
 			t.Errorf("%s: written: terminal %v, %s (%s); want it terminal, and failed with %q", name, saved.Terminal,
 				saved.Alloc.ClientStatus, saved.Alloc.ClientDescription, shown.ClientDescription)
 		}
-		if diff := cmp.Diff(shown.TaskStates, saved.Alloc.TaskStates); diff != "" {
-			t.Errorf("%s: task states (-shown +written):\n%s", name, diff)
-		}
+		same.As(t, shown.TaskStates, saved.Alloc.TaskStates, name, ": task states, shown and written")
 		for task, is := range saved.Tasks {
 			if got := types(is.State); is.Phase != "dead" || !is.State.Failed || len(got) != 1 || got[0] != "Setup Failure" {
 				t.Errorf("%s: %s is %s with events %q, failed %v; want a dead one with Setup Failure", name, task, is.Phase,

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // flavour is a driver for the tests of life cycles, which hold for each.
@@ -233,9 +234,7 @@ func TestLifeGoesOnFromAnyMoment(t *testing.T) {
 		if err := next.end(); err != nil || next.said() != "up\ngot INT\n" {
 			t.Errorf("%v, %q, events %v", err, next.said(), next.seen())
 		}
-		if got := event(next.runner.Alloc(), "main", "Terminated").Details["exit_code"]; got != "7" {
-			t.Errorf("exit code %s", got)
-		}
+		same.As(t, "7", event(next.runner.Alloc(), "main", "Terminated").Details["exit_code"], "exit code")
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // event returns the latest event of that type, nil for none.
@@ -42,9 +43,7 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 	r.untilState("main", "running")
 	for range 2 { // the second is as good as the first
 		must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
-		if got := r.saved().Alloc.DesiredStatus; got != "stop" {
-			t.Errorf("written down: %q, want stop", got)
-		}
+		same.As(t, "stop", r.saved().Alloc.DesiredStatus, "written down")
 	}
 	must.OK(t, r.end())
 	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
@@ -113,9 +112,7 @@ func TestExitsWhileNobodyLooks(t *testing.T) {
 		t.Errorf("got %+v, want exit code 7", e)
 	}
 	calls := strings.Join(d.read()[before:], "; ")
-	if calls != "prerun g; late exited; late stop; postrun" {
-		t.Errorf("hooks of the next runner: %s", calls)
-	}
+	same.As(t, "prerun g; late exited; late stop; postrun", calls, "hooks of the next runner")
 	for _, task := range []string{"early", "late"} {
 		if pids := next.untilFile(task + "/local/pids"); strings.Contains(pids, "\n") {
 			t.Errorf("%s ran again: pids %q", task, pids)
@@ -326,9 +323,7 @@ func TestARestartOfAllIsCompletedByTheNextRunner(t *testing.T) {
 	for _, task := range []string{"init", "main", "other"} {
 		next.untilEvents(task, "Started", 1)
 	}
-	if got := next.untilLines("alloc/order", 3); got != "init\nend\ninit" {
-		t.Errorf("order %q", got)
-	}
+	same.As(t, "init\nend\ninit", next.untilLines("alloc/order", 3), "order")
 	if seen := next.seen(); slices.Index(seen, "main: Terminated") > slices.Index(seen, "init: Started") ||
 		slices.Index(seen, "main: Terminated") > slices.Index(seen, "other: Started") {
 		t.Errorf("something was started beside what was to end: %v", seen)

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // ends returns a task that writes its name to the order when it is signalled.
@@ -144,9 +145,7 @@ func TestNothingOfATaskIsLeft(t *testing.T) {
 				r.stop()
 			}
 			must.OK(t, r.end())
-			if got := r.untilFile("bye/local/found"); got != "gone" {
-				t.Errorf("a process of main still ran when the next task began: %s", got)
-			}
+			same.As(t, "gone", r.untilFile("bye/local/found"), "a process of main still ran when the next task began")
 			if e := event(r.runner.Alloc(), "main", api.TaskDriverMessage); e == nil || e.Details["leftover_processes"] == "" {
 				t.Errorf("nothing tells of what was left behind: %v", r.of("main"))
 			}

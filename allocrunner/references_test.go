@@ -4,12 +4,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
 	"taskapi/allocrunner/drivers/builtin"
 	"taskapi/allocrunner/jobspec/review"
+	"taskapi/internal/same"
 )
 
 // TestReferencesThatNothingResolves are warnings; those that only the start of the task resolves, and a shell's own,
@@ -60,7 +60,5 @@ func TestReferencesThatNothingResolves(t *testing.T) {
 		`env: PORT refers to ${NOMAD_PORT_https}, which does not exist: it stays as it is written`,
 		`env: TOKEN refers to ${NOMAD_TOKEN_bank}, which does not exist: it stays as it is written`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	same.As(t, want, got)
 }

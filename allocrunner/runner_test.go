@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) {
@@ -269,9 +270,7 @@ func TestRestartOfAllRepeatsTheOrder(t *testing.T) {
 		return a.TaskStates["init"].Restarts == 1 && a.TaskStates["main"].Restarts == 1 &&
 			a.TaskStates["main"].State == "running"
 	})
-	if got := r.untilLines("alloc/order", 4); got != "init\nmain\ninit\nmain" {
-		t.Errorf("order %q", got)
-	}
+	same.As(t, "init\nmain\ninit\nmain", r.untilLines("alloc/order", 4), "order")
 	r.until("init has ended again", func(*api.Allocation) bool { return len(r.of("init")) == 8 })
 	r.wantEvents("init", "Received", "Task Setup", "Started", "Terminated", "Restart Signaled", "Restarting", "Started",
 		"Terminated")

@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/internal/registration/registrationtest"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // named returns a service of a name, with provider nomad.
@@ -196,9 +197,7 @@ func TestAnUpdateRegistersWhatChanged(t *testing.T) {
 		j.TaskGroups[0].Services[1].Name = "came"
 	})
 	must.OK(t, r.runner.Update(t.Context(), next))
-	if got := p.Took(); !slices.Equal(got, []string{"+web", "+came", "-gone"}) {
-		t.Errorf("told %q", got)
-	}
+	same.As(t, []string{"+web", "+came", "-gone"}, p.Took(), "told")
 	for what, change := range map[string]func(*api.TaskGroup){
 		"no such port":     func(g *api.TaskGroup) { g.Services[0].PortLabel = "nope" },
 		"no such provider": func(g *api.TaskGroup) { g.Tasks[0].Services[0].Provider = "consul" },

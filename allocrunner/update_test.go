@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // TestAnUpdateDuringTheSetUp is followed by hooks and tasks that had been made of the job before.
@@ -35,9 +36,7 @@ func TestAnUpdateDuringTheSetUp(t *testing.T) {
 	close(begin)
 	r.untilFile("main/local/up")
 	r.untilState("main", "running")
-	if got := r.onlyCheck().Check; got != "new" {
-		t.Errorf("the check is %q, want new", got)
-	}
+	same.As(t, "new", r.onlyCheck().Check, "the check is")
 	r.stop()
 	must.OK(t, r.end())
 	if e := event(r.runner.Alloc(), "main", "Terminated"); e.Details["exit_code"] != "0" {
@@ -173,7 +172,5 @@ func TestUpdateTasks(t *testing.T) {
 	if event(r.runner.Alloc(), "first", "Restart Signaled") != nil {
 		t.Error("the prestart task was restarted")
 	}
-	if got := *r.runner.Alloc().Job.Version; got != 1 {
-		t.Errorf("version %d, want 1", got)
-	}
+	same.As(t, 1, *r.runner.Alloc().Job.Version, "version")
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
@@ -20,6 +19,7 @@ import (
 	"taskapi/allocrunner/volumes"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // volumed gives an allocation the machine's volume data, as its volume v.
@@ -76,9 +76,7 @@ func TestAMountedVolume(t *testing.T) {
 	r.untilState("main", "running")
 	want := []interfaces.Mount{{HostPath: dir, TaskPath: "/data", ReadOnly: true, Propagation: "private"},
 		{HostPath: dir, TaskPath: "/other", ReadOnly: true, Propagation: "host-to-task"}}
-	if diff := cmp.Diff(want, driver.givenTo(t).Mounts); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	same.As(t, want, driver.givenTo(t).Mounts)
 	if links, _ := filepath.Glob(r.dir + "/main/*a*"); len(links) != 2 { // local and private
 		t.Errorf("there are links: %v", links)
 	}

@@ -5,9 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskapi/allocrunner/artifacts/fetch"
+	"taskapi/internal/same"
 )
 
 // TestProgress: an hour's download has few events, the first after ten seconds.
@@ -27,9 +26,7 @@ func TestProgress(t *testing.T) {
 		}
 		want := []time.Duration{10 * time.Second, 30 * time.Second, 70 * time.Second, 150 * time.Second, 310 * time.Second,
 			630 * time.Second, 1270 * time.Second, 2550 * time.Second}
-		if diff := cmp.Diff(want, at); diff != "" {
-			t.Errorf("events (-want +got):\n%s", diff)
-		}
+		same.As(t, want, at, "events")
 		if want := "Client is downloading artifacts: 2.6 GB of 3.6 GB of https://h/a"; last != want {
 			t.Errorf("the last one says %q, want %q", last, want)
 		}

@@ -21,6 +21,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 	"taskapi/internal/ptr"
+	"taskapi/internal/same"
 )
 
 // host is a Host that starts nothing.
@@ -180,9 +181,7 @@ func TestSchedule(t *testing.T) {
 		}
 		p.children(&api.Allocation{JobID: forced.JobID})
 		stop(t, r, end)
-		if last := p.said[len(p.said)-1]; last != "Children: 1 run on: "+forced.JobID {
-			t.Errorf("at the end it said %q", last)
-		}
+		same.As(t, "Children: 1 run on: "+forced.JobID, p.said[len(p.said)-1], "at the end it said")
 		if !p.saved.Terminal || p.saved.Alloc.ClientStatus != "complete" {
 			t.Errorf("saved %+v", p.saved)
 		}
@@ -250,9 +249,7 @@ func TestUpdate(t *testing.T) {
 		must.OK(t, r.Update(t.Context(), &next))
 		sleep(6 * time.Minute)
 		equal(t, "started", p.order, []string{at(first, 40*time.Minute)})
-		if v := ptr.Deref(r.Alloc().Job.Version); v != 1 {
-			t.Errorf("version %d", v)
-		}
+		same.As(t, 1, ptr.Deref(r.Alloc().Job.Version), "version")
 		other := next
 		other.Periodic = nil
 		if err := r.Update(t.Context(), &other); !errors.Is(err, interfaces.ErrInvalidJob) {

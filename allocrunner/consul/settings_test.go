@@ -10,6 +10,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestSettingsFromEnv are those of the official client's variables, and flags come before them.
@@ -105,8 +106,6 @@ func TestNamespace(t *testing.T) {
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "fine"})
 	e.until("fed", func() bool { return e.stand.Status(consul.CheckID(in.ID, in.Service.Checks[0])) == "passing" })
 	must.OK(t, p.Deregister(t.Context(), []string{in.ID}))
-	if got := e.stand.Status(consul.CheckID(in.ID, in.Service.Checks[0])); got != "" {
-		t.Errorf("deregistered, and its check is %s", got)
-	}
+	same.As(t, "", e.stand.Status(consul.CheckID(in.ID, in.Service.Checks[0])), "deregistered, and its check is")
 	e.stand.RequireNamespace("", "")
 }

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/internal/logfile"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // stickyAlloc returns an allocation of a group with sticky data, which was changed at that time.
@@ -86,9 +87,7 @@ func TestTakeSticky(t *testing.T) {
 	for want, sticky := range map[string]bool{"": false, "latest": true} {
 		alloc := stickyAlloc("web", sticky, 0)
 		must.OK(t, d.take(t, d.lock(t, alloc, d.store), alloc))
-		if got := d.passed(alloc); got != want {
-			t.Errorf("got data %q, want %q", got, want)
-		}
+		same.As(t, want, d.passed(alloc), "got data")
 		if want != "" && alloc.PreviousAllocation != latest.ID {
 			t.Errorf("the previous allocation is %q, want %s", alloc.PreviousAllocation, latest.ID)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/deployment"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/same"
 )
 
 // version returns an allocation with a version of its job, as it begins.
@@ -104,9 +105,7 @@ func TestNext(t *testing.T) {
 			for _, e := range c.events {
 				all = all.Next(e)
 			}
-			if diff := cmp.Diff(c.want, outcomes(all)); diff != "" {
-				t.Errorf("-want +got\n%s", diff)
-			}
+			same.As(t, c.want, outcomes(all))
 			if again := all.Next(c.events[len(c.events)-1]); len(all) > 0 && &again[0] != &all[0] {
 				t.Error("an event that changes nothing makes another list")
 			}
@@ -126,9 +125,7 @@ func TestBegin(t *testing.T) {
 			DesiredTotal: 1, PlacedAllocs: 1, ProgressDeadline: time.Minute, RequireProgressBy: time.Unix(64, 0).UTC(),
 		}},
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
+	same.As(t, want, got)
 }
 
 // TestDeadline counts from the allocation's placement, not from the acceptance of its version.
@@ -174,9 +171,7 @@ func TestForgotten(t *testing.T) {
 	}
 	want := outcomes(all)
 	ends := with(alloc, stopped(version(deployment.Kept, "6")))
-	if diff := cmp.Diff(want, outcomes(all.Next(deployment.Changed{Alloc: ends}))); diff != "" {
-		t.Error(diff)
-	}
+	same.As(t, want, outcomes(all.Next(deployment.Changed{Alloc: ends})))
 }
 
 // TestAnySequence: after any events in any order, at most the latest deployment runs, an ended deployment does not

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/claims"
@@ -22,6 +21,7 @@ import (
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 	"taskapi/internal/proc"
+	"taskapi/internal/same"
 )
 
 // machine is a machine with two GPUs, whose files are in dir.
@@ -230,9 +230,7 @@ func TestTaskGetsItsDevices(t *testing.T) {
 	response := must.Get(hook.Prestart(context.Background(), &interfaces.TaskPrestartRequest{Alloc: alloc, Task: task,
 		Lifecycle: p}))(t)
 	want := &interfaces.TaskPrestartResponse{Env: map[string]string{"VISIBLE": "GPU-0,GPU-1", "MINOR": "1"}}
-	if diff := cmp.Diff(want, response); diff != "" {
-		t.Error(diff)
-	}
+	same.As(t, want, response)
 	_, nodes, _ := given(e.devices, alloc.AllocatedResources.Tasks["t"].Devices)
 	if len(nodes) != 3 || nodes[0].TaskPath != "/dev/ctl" || nodes[0].Permissions != "r" || nodes[1].Permissions != "rw" {
 		t.Errorf("%+v", nodes)
@@ -275,14 +273,10 @@ func TestDriverThatPassesDevicesOn(t *testing.T) {
 	want := []interfaces.Device{{HostPath: dir + "/ctl", TaskPath: "/dev/ctl", Permissions: "r"},
 		{HostPath: dir + "/0", TaskPath: dir + "/0", Permissions: "rw"},
 		{HostPath: dir + "/1", TaskPath: dir + "/1", Permissions: "rw"}}
-	if diff := cmp.Diff(want, got.Devices); diff != "" {
-		t.Error(diff)
-	}
+	same.As(t, want, got.Devices)
 	mounts := []interfaces.Mount{{HostPath: "/usr/lib/nvidia", TaskPath: "/lib/nvidia", ReadOnly: true},
 		{HostPath: "/var/cache", TaskPath: "/var/cache"}}
-	if diff := cmp.Diff(mounts, got.Mounts); diff != "" {
-		t.Error(diff)
-	}
+	same.As(t, mounts, got.Mounts)
 }
 
 // TestBadDevices are refused with what is wrong.

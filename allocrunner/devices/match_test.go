@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"taskapi/internal/same"
 )
 
 // TestCompare compares values as Nomad's devices have them.
@@ -47,9 +49,7 @@ func TestMatches(t *testing.T) {
 		"gpu": true, "nvidia/gpu": true, "nvidia/gpu/Tesla A100": true, "nvidia": false, "amd/gpu": false,
 		"nvidia/gpu/a100": false, "gpu/nvidia": false,
 	} {
-		if got := matches(&api.RequestedDevice{Name: name}, &a100); got != want {
-			t.Errorf("%q: got %v, want %v", name, got, want)
-		}
+		same.As(t, want, matches(&api.RequestedDevice{Name: name}, &a100), name)
 	}
 	for _, c := range []struct {
 		*api.Constraint
@@ -77,9 +77,7 @@ func TestMatches(t *testing.T) {
 		{constraint("${node.class}", "=", "x"), false},
 	} {
 		request := &api.RequestedDevice{Name: "gpu", Constraints: []*api.Constraint{c.Constraint}}
-		if got := matches(request, &a100); got != c.want {
-			t.Errorf("%s %s %s: got %v", c.LTarget, c.Operand, c.RTarget, got)
-		}
+		same.As(t, c.want, matches(request, &a100), c.LTarget, " ", c.Operand, " ", c.RTarget)
 	}
 }
 
@@ -117,9 +115,7 @@ func TestChoose(t *testing.T) {
 		if chosen := choose(&c.request, all, free(c.busy...)); chosen != nil {
 			got = strings.Join(chosen.DeviceIDs, " ")
 		}
-		if got != c.want {
-			t.Errorf("%s: got %q, want %q", name, got, c.want)
-		}
+		same.As(t, c.want, got, name)
 	}
 }
 

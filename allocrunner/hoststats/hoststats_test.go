@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/hoststats"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,9 +49,7 @@ func TestStats(t *testing.T) {
 	d := s.AllocDirStats
 	if out, err := exec.Command("df", "--output=source,target", dir).Output(); err == nil {
 		want := strings.Fields(strings.Split(string(out), "\n")[1])
-		if d.Mountpoint != want[1] {
-			t.Errorf("the file system is at %q, want %q", d.Mountpoint, want[1])
-		}
+		same.As(t, want[1], d.Mountpoint, "the file system is at")
 	}
 	if d.Size == 0 || d.Used+d.Available > d.Size || d.UsedPercent <= 0 || d.UsedPercent > 100 {
 		t.Errorf("disk = %+v", d)

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/same"
 )
 
 // TestCores: a task's cores are among its devices, and are no device.
@@ -18,9 +19,7 @@ func TestCores(t *testing.T) {
 		devices := []*api.AllocatedDeviceResource{gpu, interfaces.CoresDevice(cores)}
 		alloc := &api.Allocation{AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{
 			"t": {Devices: devices}}}}
-		if got := interfaces.CPUs(alloc, "t"); got != want {
-			t.Errorf("%v: %q, want %q", cores, got, want)
-		}
+		same.As(t, want, interfaces.CPUs(alloc, "t"), cores)
 		if got := interfaces.RealDevices(devices); len(got) != 1 || got[0] != gpu {
 			t.Errorf("%v", got)
 		}

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestStore: files keep what interfaces.Store promises.
@@ -134,9 +135,7 @@ func testConcurrent(t *testing.T, s interfaces.Store) {
 	}
 	calls.Wait()
 	for name, task := range load(t, owned).Tasks {
-		if task.Attempts != rounds {
-			t.Errorf("task %s: %d, want %d", name, task.Attempts, rounds)
-		}
+		same.As(t, rounds, task.Attempts, "task ", name)
 	}
 }
 

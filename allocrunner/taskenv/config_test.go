@@ -5,10 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskapi/allocrunner/taskenv"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestEvalConfig(t *testing.T) {
@@ -47,9 +46,7 @@ func TestEvalConfig(t *testing.T) {
 			t.Errorf("EvalConfig(%v): %v", c.in, err)
 			continue
 		}
-		if diff := cmp.Diff(c.want, got["x"]); diff != "" {
-			t.Errorf("EvalConfig(%v) (-want +got):\n%s", c.in, diff)
-		}
+		same.As(t, c.want, got["x"], "EvalConfig(", c.in, ")")
 	}
 }
 
@@ -93,9 +90,7 @@ func TestEvalConfigNamesEveryProblem(t *testing.T) {
 func TestEvalConfigLeavesItsInput(t *testing.T) {
 	in := map[string]any{"args": []any{"${NOMAD_DC}"}}
 	must.Get(taskenv.New(newConfig()).EvalConfig(in))(t)
-	if diff := cmp.Diff(map[string]any{"args": []any{"${NOMAD_DC}"}}, in); diff != "" {
-		t.Errorf("the input changed:\n%s", diff)
-	}
+	same.As(t, map[string]any{"args": []any{"${NOMAD_DC}"}}, in, "the input changed")
 	if out, err := taskenv.New(newConfig()).EvalConfig(nil); err != nil || len(out) != 0 {
 		t.Errorf("without a configuration: %v, %v", out, err)
 	}

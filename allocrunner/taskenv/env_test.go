@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/taskenv"
+	"taskapi/internal/same"
 )
 
 // newConfig returns the task main of group g of job bh, with the ports http and admin-api { to = 8080 }, as recorded
@@ -63,9 +63,7 @@ func TestEnvironmentOfATask(t *testing.T) {
 		"NOMAD_HOST_IP_admin-api": "127.0.0.1", "NOMAD_HOST_IP_admin_api": "127.0.0.1",
 		"NOMAD_HOST_ADDR_admin-api": "127.0.0.1:26219", "NOMAD_HOST_ADDR_admin_api": "127.0.0.1:26219",
 	}
-	if diff := cmp.Diff(want, varsOf(taskenv.New(newConfig()))); diff != "" {
-		t.Errorf("environment (-want +got):\n%s", diff)
-	}
+	same.As(t, want, varsOf(taskenv.New(newConfig())), "environment")
 }
 
 // TestTasksOwnNetwork: what a Nomad 2.0 client gives a task for its own network, and for another task's.
@@ -84,9 +82,7 @@ func TestTasksOwnNetwork(t *testing.T) {
 		"NOMAD_IPv6_web-ui":   "::1",
 		"NOMAD_PORT_a_b_http": "8", "NOMAD_IP_a_b_http": "127.0.0.1", "NOMAD_ADDR_a_b_http": "127.0.0.1:8",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("variables of ports (-want +got):\n%s", diff)
-	}
+	same.As(t, want, got, "variables of ports")
 }
 
 func TestNothingOfOursLeaks(t *testing.T) {
@@ -110,9 +106,7 @@ func TestConditionalVariables(t *testing.T) {
 		"NOMAD_ALLOC_INDEX": "12", "NOMAD_JOB_PARENT_ID": "parent", "NOMAD_MEMORY_MAX_LIMIT": "99",
 		"NOMAD_ADDR_six": "[::1]:9",
 	} {
-		if got := env.Get(name); got != want {
-			t.Errorf("%s = %q, want %q", name, got, want)
-		}
+		same.As(t, want, env.Get(name), name)
 	}
 }
 
@@ -132,9 +126,7 @@ func TestWhatIsOverWhat(t *testing.T) {
 		"HOME": "/elsewhere", "PATH": "/opt/bin:" + taskenv.DefaultPath, "NOMAD_DC": "mine", "SHELL": "hook",
 		"NOMAD_TOKEN": "${not.replaced}", "TOKEN_WAS": "${not.replaced}", "not_a_name": "1", "_lives": "2",
 	} {
-		if got := env.Get(name); got != want {
-			t.Errorf("%s = %q, want %q", name, got, want)
-		}
+		same.As(t, want, env.Get(name), name)
 	}
 }
 
@@ -186,9 +178,7 @@ func TestReplaceEnv(t *testing.T) {
 		"${OTHER}":                      "${NAME}!", // an env block has no order, so its variables can't stand for each other
 		"$${NAME}":                      "$x",
 	} {
-		if got := env.ReplaceEnv(in); got != want {
-			t.Errorf("ReplaceEnv(%q) = %q, want %q", in, got, want)
-		}
+		same.As(t, want, env.ReplaceEnv(in), "ReplaceEnv(", in, ")")
 	}
 }
 
@@ -196,9 +186,7 @@ func TestNodeMetaIsNotHidden(t *testing.T) {
 	cfg := newConfig()
 	cfg.Task.Meta["rack"] = "the job's"
 	env := taskenv.New(cfg)
-	if got := env.ReplaceEnv("${meta.rack} ${NOMAD_META_rack}"); got != "r1 the job's" {
-		t.Errorf("got %q", got)
-	}
+	same.As(t, "r1 the job's", env.ReplaceEnv("${meta.rack} ${NOMAD_META_rack}"))
 	if _, changed := cfg.Node.Meta["team"]; changed {
 		t.Error("the node's meta was changed")
 	}
@@ -230,17 +218,13 @@ func TestEnvsAreApart(t *testing.T) {
 	before := varsOf(env)
 	one, two := env.With(map[string]string{"A": "1"}), env.With(map[string]string{"B": "2"})
 	both := one.With(map[string]string{"C": "3"})
-	if diff := cmp.Diff(before, varsOf(env)); diff != "" {
-		t.Errorf("With changed its receiver:\n%s", diff)
-	}
+	same.As(t, before, varsOf(env), "With changed its receiver")
 	if one.Get("B") != "" || two.Get("A") != "" || one.Get("C") != "" {
 		t.Error("copies see each other's variables")
 	}
 	want := maps.Clone(before)
 	want["A"], want["C"] = "1", "3"
-	if diff := cmp.Diff(want, varsOf(both)); diff != "" {
-		t.Errorf("With twice (-want +got):\n%s", diff)
-	}
+	same.As(t, want, varsOf(both), "With twice")
 }
 
 func TestListIsSorted(t *testing.T) {
@@ -277,12 +261,8 @@ func TestTasksOfAGroupDoNotSeeEachOther(t *testing.T) {
 			t.Errorf("the second sees %s=%s", name, two.Get(name))
 		}
 	}
-	if got := two.ReplaceEnv("${meta.owner} ${NOMAD_TASK_NAME}"); got != "two two" {
-		t.Errorf("the second interpolates %q", got)
-	}
-	if diff := cmp.Diff(before, varsOf(alloc)); diff != "" {
-		t.Errorf("the allocation's own has changed (-want +got):\n%s", diff)
-	}
+	same.As(t, "two two", two.ReplaceEnv("${meta.owner} ${NOMAD_TASK_NAME}"), "the second interpolates")
+	same.As(t, before, varsOf(alloc), "the allocation's own has changed")
 	if got := alloc.With(map[string]string{"TOKEN": "2"}).WithTask(task("one")).Get("TOKEN"); got != "2" {
 		t.Errorf("what was added before is %q, want 2", got)
 	}
@@ -306,8 +286,6 @@ func TestWithLeavesItsReceiver(t *testing.T) {
 	again := first.With(map[string]string{"C": "3"})
 	for env, want := range map[*taskenv.Env][3]string{first: {"1", "1", ""}, second: {"1", "2", ""},
 		again: {"1", "1", "3"}} {
-		if got := [3]string{env.Get("A"), env.Get("B"), env.Get("C")}; got != want {
-			t.Errorf("A, B, C = %q, want %q", got, want)
-		}
+		same.As(t, want, [3]string{env.Get("A"), env.Get("B"), env.Get("C")}, "A, B, C")
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/taskenv"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestDetectNode(t *testing.T) {
@@ -22,9 +23,7 @@ func TestDetectNode(t *testing.T) {
 		"cpu.numcores": strconv.Itoa(runtime.NumCPU()), "unique.hostname": hostname, "driver.raw_exec": "1",
 		"nomad.version": taskenv.NomadVersion,
 	} {
-		if got := node.Attributes[key]; got != want {
-			t.Errorf("attr.%s = %q, want %q", key, got, want)
-		}
+		same.As(t, want, node.Attributes[key], "attr.", key)
 	}
 	if net.ParseIP(node.Attributes["unique.network.ip-address"]) == nil {
 		t.Errorf("unique.network.ip-address = %q is no address", node.Attributes["unique.network.ip-address"])
@@ -32,7 +31,5 @@ func TestDetectNode(t *testing.T) {
 	if n, err := strconv.ParseUint(node.Attributes["memory.totalbytes"], 10, 64); err != nil || n < 1<<20 {
 		t.Errorf("memory.totalbytes = %q", node.Attributes["memory.totalbytes"])
 	}
-	if node.Name != hostname {
-		t.Errorf("Name = %q, want %q", node.Name, hostname)
-	}
+	same.As(t, hostname, node.Name, "Name")
 }

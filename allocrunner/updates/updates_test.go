@@ -14,12 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/updates"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 const tick = updates.Tick
@@ -87,9 +87,7 @@ func (r *recorder) took(t *testing.T, want ...string) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if diff := cmp.Diff(want, r.calls); diff != "" {
-		t.Errorf("what %s took (-want +got):\n%s", r.name, diff)
-	}
+	same.As(t, want, r.calls, "what ", r.name, " took")
 }
 
 // refused checks the calls that failed.
@@ -97,9 +95,7 @@ func (r *recorder) refused(t *testing.T, want ...string) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if diff := cmp.Diff(want, r.failed); diff != "" {
-		t.Errorf("what %s refused (-want +got):\n%s", r.name, diff)
-	}
+	same.As(t, want, r.failed, "what ", r.name, " refused")
 }
 
 // A counter is a sink that counts.
@@ -179,9 +175,7 @@ func TestASlowSinkDelaysOnlyItself(t *testing.T) {
 		for i, status := range []string{"pending", "running", "complete"} {
 			began := time.Now()
 			b.AllocUpdated(version("a", uint64(i+1), status))
-			if waited := time.Since(began); waited != 0 {
-				t.Errorf("AllocUpdated waited %v", waited)
-			}
+			same.As(t, 0, time.Since(began), "AllocUpdated waited")
 			time.Sleep(2 * tick)
 		}
 		time.Sleep(time.Hour)
@@ -243,9 +237,7 @@ func TestAStreakOfFailuresIsLoggedOnceAndItsEndOnce(t *testing.T) {
 		const bad = "level=WARN msg=\"a sink does not take allocation updates; they are kept and tried again\" sink=s " +
 			"error=down\n"
 		const good = "level=INFO msg=\"a sink takes allocation updates again\" sink=s failures=%d\n"
-		if diff := cmp.Diff(bad+fmt.Sprintf(good, 3)+bad+fmt.Sprintf(good, 1), log.String()); diff != "" {
-			t.Errorf("log (-want +got):\n%s", diff)
-		}
+		same.As(t, bad+fmt.Sprintf(good, 3)+bad+fmt.Sprintf(good, 1), log.String(), "log")
 	})
 }
 

@@ -30,6 +30,7 @@ import (
 	"taskapi/allocrunner/vault/vaulttest"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -321,9 +322,7 @@ func TestResume(t *testing.T) {
 			f.hook.Shutdown()
 			f.make()
 			f.vault.Away(away)
-			if got := f.start(t.Context(), true)["VAULT_TOKEN"]; got != first {
-				t.Errorf("away %v: the token is %q", away, got)
-			}
+			same.As(t, first, f.start(t.Context(), true)["VAULT_TOKEN"], "away ", away, ": the token is")
 			f.vault.Away(false)
 			time.Sleep(time.Hour)
 		}
@@ -338,9 +337,7 @@ func TestResume(t *testing.T) {
 		f.start(t.Context(), true)
 		time.Sleep(time.Minute)
 		f.want("signal SIGHUP")
-		if got := f.read("secrets/vault_token"); got != first {
-			t.Errorf("the task was told of %q", got)
-		}
+		same.As(t, first, f.read("secrets/vault_token"), "the task was told of")
 		if f.kept != nil {
 			t.Errorf("the change is still %v", f.kept)
 		}
@@ -364,9 +361,7 @@ func TestPendingIsSaved(t *testing.T) {
 		f.refused = syscall.ENOSPC
 		f.vault.Revoke()
 		time.Sleep(time.Hour)
-		if got := f.read("secrets/vault_token"); got != first {
-			t.Errorf("the file has %q, want the first token", got)
-		}
+		same.As(t, first, f.read("secrets/vault_token"), "the file has")
 		f.want()
 		f.mu.Lock()
 		f.refused = nil
@@ -414,14 +409,10 @@ func TestTokenFile(t *testing.T) {
 	}
 	first := put()
 	f.make()
-	if got := f.start(t.Context(), false)["VAULT_TOKEN"]; got != first {
-		t.Errorf("the token is %q", got)
-	}
+	same.As(t, first, f.start(t.Context(), false)["VAULT_TOKEN"], "the token is")
 	f.hook.Shutdown()
 	f.make()
-	if got := f.start(t.Context(), true)["VAULT_TOKEN"]; got != first {
-		t.Errorf("after a resumption, the token is %q", got)
-	}
+	same.As(t, first, f.start(t.Context(), true)["VAULT_TOKEN"], "after a resumption, the token is")
 	second := put()
 	if !polltest.Until(func() bool { return slices.Equal(f.done(), []string{"signal SIGHUP"}) }) {
 		t.Fatalf("the hook did %q", f.done())
@@ -462,9 +453,7 @@ func TestFollow(t *testing.T) {
 				`for route "none/such". route entry not found.`},
 		} {
 			answers, end := f.follow(tc.q)
-			if got := <-answers; got != tc.want {
-				t.Errorf("%s: %s, want %s", tc.q, got, tc.want)
-			}
+			same.As(t, tc.want, <-answers, tc.q)
 			end()
 		}
 		f.stop("p1")
@@ -478,9 +467,7 @@ func TestFollowChanges(t *testing.T) {
 		f := newFixture(t, vaulttest.Unserved())
 		f.start(t.Context(), false)
 		answers, end := f.follow(render.Query{Kind: render.Secret, Name: "secret/a"})
-		if got := <-answers; got != "[]" {
-			t.Errorf("without a secret: %s", got)
-		}
+		same.As(t, "[]", <-answers, "without a secret")
 		for i := range 3 {
 			f.vault.Put("secret/a", map[string]any{"n": i})
 			begun := time.Now()
@@ -542,9 +529,7 @@ func TestCertificates(t *testing.T) {
 		q := render.Query{Kind: render.Certificate, Name: "pki/issue/web", Data: `{"common_name":"a.example"}`}
 		wantAfter := func(begun time.Time, want time.Duration) {
 			t.Helper()
-			if lived := time.Since(begun).Round(time.Minute); lived != want {
-				t.Errorf("the certificate stayed %v, want %v", lived, want)
-			}
+			same.As(t, want, time.Since(begun).Round(time.Minute), "the certificate stayed")
 		}
 		answers, end := f.follow(q)
 		begun := time.Now()

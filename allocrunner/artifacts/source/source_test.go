@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"taskapi/internal/same"
 )
 
 func TestParse(t *testing.T) {
@@ -109,9 +111,7 @@ func TestShown(t *testing.T) {
 		"${meta.x}?secret":                      "${meta.x}",
 		"https://h:secret/a?x=secret%zzsecret ": "https://h:secret/a",
 	} {
-		if got := Shown(text); got != want {
-			t.Errorf("%q is shown as %q, want %q", text, got, want)
-		}
+		same.As(t, want, Shown(text), text, " is shown as")
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // The other processes of a test are this test binary in one of these roles. Their arguments are the directory of a
@@ -145,9 +146,7 @@ func TestWatchWithoutInotify(t *testing.T) {
 		t.Errorf("the other process has read %d times in a second", n)
 	}
 	clustertest.Put(t, s, "k", "w")
-	if got := p.line(t); got != "[k] false" {
-		t.Errorf("the other process has seen %s", got)
-	}
+	same.As(t, "[k] false", p.line(t), "the other process has seen")
 }
 
 // reads returns how often a process has read something.
@@ -174,9 +173,7 @@ func TestWatchInAnotherProcess(t *testing.T) {
 		clustertest.Put(t, s, "other", strings.Repeat("v", 20<<10))
 	}
 	clustertest.Put(t, s, "k", "w")
-	if got := p.line(t); got != "[k] false" {
-		t.Errorf("the other process has seen %s", got)
-	}
+	same.As(t, "[k] false", p.line(t), "the other process has seen")
 }
 
 // TestWatchMissesNothing: a process that was stopped while the log was rewritten more than once reports a gap.
@@ -194,9 +191,7 @@ func TestWatchMissesNothing(t *testing.T) {
 		clustertest.Put(t, s, "k", "w")
 		got = p.line(t)
 	}
-	if got != "[] true" {
-		t.Errorf("the other process has seen %s", got)
-	}
+	same.As(t, "[] true", got, "the other process has seen")
 }
 
 // holdLease holds a lease, with entries, until it is killed. With one more argument, a child process holds the lease,

@@ -10,6 +10,7 @@ import (
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestRestoredWhileCutOff: etcd is restored from a backup while a machine is cut off, and others have written so much
@@ -60,9 +61,7 @@ func TestRestoredWhileCutOff(t *testing.T) {
 	until(t, "the copy does not become what etcd has", func() bool {
 		return slices.Equal(keys(false), []string{"a/1", "a/4"})
 	})
-	if got := keys(true); !slices.Equal(got, []string{"a/1", "a/4"}) {
-		t.Errorf("the local entries are %q", got)
-	}
+	same.As(t, []string{"a/1", "a/4"}, keys(true), "the local entries are")
 	if got := <-changes; !got.Gap {
 		t.Errorf("a caller that waits has %+v", got)
 	}

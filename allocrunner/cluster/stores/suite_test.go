@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // Kind names a kind of store.
@@ -255,9 +256,7 @@ func testBounds(t *testing.T, open opener) {
 	}
 	_, err := a.Hold(t.Context(), "")
 	wantErr(t, "a lease without an owner", err, cluster.ErrInvalid)
-	if got := index(t, a); got != before {
-		t.Errorf("the index was %d and is %d", before, got)
-	}
+	same.As(t, before, index(t, a), "the index was ", before, " and is")
 	clustertest.Commit(t, a, cluster.Txn{Then: many(cluster.MaxOperations)})
 }
 

@@ -13,12 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // locked runs a test with a clock of its own. boot makes the clock that of another start of the machine.
@@ -98,9 +98,7 @@ func TestLock(t *testing.T) {
 		}
 		before := f.read("l")
 		must.OK(t, f.renew(id))
-		if diff := cmp.Diff(before, f.read("l")); diff != "" {
-			t.Errorf("a renewal has changed the variable: %s", diff)
-		}
+		same.As(t, before, f.read("l"), "a renewal has changed the variable")
 		must.OK(t, f.release(id))
 		after := f.read("l")
 		if after.Lock != nil || after.Items["k"] != "again" || after.ModifyIndex <= before.ModifyIndex {
@@ -161,9 +159,7 @@ func TestLockBounds(t *testing.T) {
 			f.wantInvalid(err, c.want)
 			continue
 		}
-		if times := got.Lock.TTL + " " + got.Lock.LockDelay; times != c.want {
-			t.Errorf("%q and %q: %s, want %s", c.ttl, c.delay, times, c.want)
-		}
+		same.As(t, c.want, got.Lock.TTL+" "+got.Lock.LockDelay, c.ttl, " and ", c.delay)
 		if _, _, err := f.Release(t.Context(), ns, "p", got.Lock.ID); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/identity"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestPutAndRead(t *testing.T) {
@@ -25,9 +26,7 @@ func TestPutAndRead(t *testing.T) {
 		t.Fatalf("there is %+v before it was written", v)
 	}
 	first := f.put("a/b", "k", "v")
-	if diff := cmp.Diff(first, f.read("a/b")); diff != "" {
-		t.Errorf("-written +read\n%s", diff)
-	}
+	same.As(t, first, f.read("a/b"))
 	if first.CreateIndex != first.ModifyIndex || first.CreateTime == 0 || first.CreateTime != first.ModifyTime {
 		t.Errorf("new: %+v", first)
 	}
@@ -69,9 +68,7 @@ func TestCheckAndSet(t *testing.T) {
 	v := must.Get(put(0))(t)
 	_, err = put(0)
 	shown := f.wantConflict(err, v.ModifyIndex, false)
-	if diff := cmp.Diff(v, shown); diff != "" {
-		t.Errorf("the conflict shows: %s", diff)
-	}
+	same.As(t, v, shown, "the conflict shows")
 	_, err = put(v.ModifyIndex + 1)
 	f.wantConflict(err, v.ModifyIndex, false)
 	f.wantConflict(remove(0), v.ModifyIndex, false)
@@ -137,9 +134,7 @@ func TestList(t *testing.T) {
 		{"pro", "", ""},
 		{"*", "oth", "default:other prod:other"},
 	} {
-		if got := f.paths(c.namespace, c.prefix); got != c.want {
-			t.Errorf("%s %q: %s, want %s", c.namespace, c.prefix, got, c.want)
-		}
+		same.As(t, c.want, f.paths(c.namespace, c.prefix), c.namespace, " ", c.prefix)
 	}
 }
 
@@ -286,9 +281,7 @@ func TestDamage(t *testing.T) {
 				!strings.Contains(err.Error(), `variable "bad"`) {
 				t.Errorf("read: %v, %v", damaged, err)
 			}
-			if got := f.paths(ns, ""); got != "default:bad default:good" {
-				t.Errorf("list: %s", got)
-			}
+			same.As(t, "default:bad default:good", f.paths(ns, ""), "list")
 			_, _, err = f.Put(t.Context(), variable("bad", "k", "v"), new(uint64))
 			if shown := f.wantConflict(err, f.entry("vars/default/bad").ModifyIndex, false); shown.Items != nil {
 				t.Errorf("the conflict has items: %+v", shown)
@@ -495,12 +488,8 @@ func TestDamagedSize(t *testing.T) {
 	if _, _, err := damaged.Put(t.Context(), variable("bad", "k", "v"), nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := string(f.entry("usage/vars").Value); got != `{"variables":2,"bytes":2048}` {
-		t.Errorf("written again: %s", got)
-	}
+	same.As(t, `{"variables":2,"bytes":2048}`, string(f.entry("usage/vars").Value), "written again")
 	store.index = f.put("bad", "k", strings.Repeat("v", 10<<10)).ModifyIndex
 	must.Get(damaged.Delete(t.Context(), ns, "bad", nil))(t)
-	if got := string(f.entry("usage/vars").Value); got != `{"variables":1,"bytes":1024}` {
-		t.Errorf("deleted: %s", got)
-	}
+	same.As(t, `{"variables":1,"bytes":1024}`, string(f.entry("usage/vars").Value), "deleted")
 }

@@ -10,12 +10,11 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // stranger is a user that is not ours, and needs no entry in the user database.
@@ -79,17 +78,13 @@ func TestLayout(t *testing.T) {
 		"web/secrets": {"drwx------", u, g},
 		"web/tmp":     {"dtrwxrwxrwx", u, g},
 	}
-	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
-		t.Errorf("layout (-want +got):\n%s", diff)
-	}
+	same.As(t, want, tree(t, dir), "layout")
 	wantPaths := interfaces.TaskDir{
 		AllocDir: dir, SharedDir: dir + "/alloc", LogDir: dir + "/alloc/logs", Dir: dir + "/web", LocalDir: dir +
 			"/web/local",
 		SecretsDir: dir + "/web/secrets", PrivateDir: dir + "/web/private", TmpDir: dir + "/web/tmp",
 	}
-	if diff := cmp.Diff(wantPaths, paths); diff != "" {
-		t.Errorf("paths (-want +got):\n%s", diff)
-	}
+	same.As(t, wantPaths, paths, "paths")
 }
 
 func TestBuildAgainKeepsWhatIsThere(t *testing.T) {
@@ -109,9 +104,7 @@ func TestBuildAgainKeepsWhatIsThere(t *testing.T) {
 	for path, want := range map[string]string{
 		file: "-rw-------", paths.LocalDir: "drwx------", paths.SecretsDir: "drwx------", paths.LogDir: "drwxr-xr-x",
 	} {
-		if got := stat(t, path).Mode; got != want {
-			t.Errorf("%s has mode %s, want %s", path, got, want)
-		}
+		same.As(t, want, stat(t, path).Mode, path, " has mode")
 	}
 }
 
@@ -133,9 +126,7 @@ func TestLinksThatATaskPlantedAreNotFollowed(t *testing.T) {
 			if !errors.Is(err, allocdir.ErrLink) || !strings.Contains(err.Error(), path) {
 				t.Errorf("got %v, want ErrLink that names %s", err, path)
 			}
-			if after := stat(t, victim); after != before {
-				t.Errorf("the link's target changed from %v to %v", before, after)
-			}
+			same.As(t, before, stat(t, victim), "the link's target changed from ", before, " to")
 		})
 	}
 }
@@ -213,9 +204,7 @@ func TestDirectoriesWithBlanks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a b\tc", "allocs", "x")
 	must.OK(t, allocdir.BuildAlloc(dir, allocdir.AnyUser, nil))
 	must.Get(allocdir.BuildTask(dir, "web server", self()))(t)
-	if got := stat(t, filepath.Join(dir, "web server", "secrets")).Mode; got != "drwx------" {
-		t.Errorf("secrets has mode %s", got)
-	}
+	same.As(t, "drwx------", stat(t, filepath.Join(dir, "web server", "secrets")).Mode, "secrets has mode")
 }
 
 // The test runs itself as another user: root may write anywhere.

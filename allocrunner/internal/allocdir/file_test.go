@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func newTask(t *testing.T, user interfaces.User) interfaces.TaskDir {
@@ -67,9 +68,7 @@ func TestWriteFileFollowsNoLink(t *testing.T) {
 	if err := write(dir, "secrets/token", "secret", self()); err != nil {
 		t.Errorf("over a link: %v", err)
 	}
-	if got := stat(t, token).Mode; got != "-rw-------" {
-		t.Errorf("the link was not replaced: %s", got)
-	}
+	same.As(t, "-rw-------", stat(t, token).Mode, "the link was not replaced")
 	if err := write(dir, "local/out/victim", "secret", self()); !errors.Is(err, allocdir.ErrLink) {
 		t.Errorf("through a link: got %v, want ErrLink", err)
 	}

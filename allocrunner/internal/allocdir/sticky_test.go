@@ -7,10 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // stickyTasks are the tasks of both allocations.
@@ -81,17 +80,11 @@ func TestStickyDataAfterAKill(t *testing.T) {
 			t.Errorf("killed after %d steps, the next allocation has %d parts", steps, got)
 		case got == 0: // the ended allocation has them
 			must.OK(t, allocdir.Spread(old, stickyTasks))
-			if diff := cmp.Diff(all, files(t, old)); diff != "" {
-				t.Errorf("killed after %d steps, it begins again (-want +got):\n%s", steps, diff)
-			}
+			same.As(t, all, files(t, old), "killed after ", steps, " steps, it begins again")
 		}
 		must.OK(t, moveSticky(old, next))
-		if diff := cmp.Diff(moved, files(t, next)); diff != "" {
-			t.Errorf("killed after %d steps, then moved (-want +got):\n%s", steps, diff)
-		}
-		if diff := cmp.Diff(left, files(t, old)); diff != "" {
-			t.Errorf("killed after %d steps, what is left (-want +got):\n%s", steps, diff)
-		}
+		same.As(t, moved, files(t, next), "killed after ", steps, " steps, then moved")
+		same.As(t, left, files(t, old), "killed after ", steps, " steps, what is left")
 		must.OK(t, allocdir.BuildAlloc(next, allocdir.AnyUser, stickyTasks))
 	}
 }
@@ -110,9 +103,7 @@ func TestStickyDataOfOthers(t *testing.T) {
 		want.UID, want.GID = stranger.UID, stranger.GID
 	}
 	must.OK(t, moveSticky(old, next))
-	if diff := cmp.Diff([]string{"alloc/data/d", "users.json"}, files(t, next)); diff != "" {
-		t.Errorf("moved (-want +got):\n%s", diff)
-	}
+	same.As(t, []string{"alloc/data/d", "users.json"}, files(t, next), "moved")
 	if got := stat(t, next+"/alloc/data/d"); got != want {
 		t.Errorf("the file is %v now, want %v", got, want)
 	}
@@ -129,8 +120,6 @@ func TestHasSticky(t *testing.T) {
 		must.Get(allocdir.BuildTask(dir, "web", self()))(t)
 		must.OK(t, os.MkdirAll(dir+"/.sticky/web", 0o700))
 		must.OK(t, os.WriteFile(filepath.Join(dir, file), nil, 0o600))
-		if got := allocdir.HasSticky(dir); got != want {
-			t.Errorf("with %s: %v", file, got)
-		}
+		same.As(t, want, allocdir.HasSticky(dir), "with ", file)
 	}
 }

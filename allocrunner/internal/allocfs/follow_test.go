@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // ended is a context that has ended: what is there is read, and nothing is waited for.
@@ -285,9 +286,7 @@ func TestLogsBeforeTheTaskStarts(t *testing.T) {
 	dir := newDir(t)
 	frames := must.Get(of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: true, Await: true}))(t)
 	defer frames.Close()
-	if got := next(t, ended, frames); got != context.Canceled.Error() {
-		t.Errorf("before: %s", got)
-	}
+	same.As(t, context.Canceled.Error(), next(t, ended, frames), "before")
 	first := make(chan string)
 	go func() { first <- next(t, t.Context(), frames) }()
 	newRotator(t, dir, 2, 100).Write([]byte("first\n"))
@@ -303,9 +302,7 @@ func TestForeignLogFile(t *testing.T) {
 	must.OK(t, os.Symlink("../../web/secrets/nomad_token", dir+"/alloc/logs/web.stdout.1"))
 	for _, follow := range []bool{false, true} {
 		frames := must.Get(of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: follow}))(t)
-		if got := next(t, ended, frames); got != `alloc/logs/web.stdout.0 "zero\n"  5` {
-			t.Errorf("got %s", got)
-		}
+		same.As(t, `alloc/logs/web.stdout.0 "zero\n"  5`, next(t, ended, frames))
 		if _, err := frames.Next(ended); err == nil {
 			t.Error("something was read behind the link")
 		}

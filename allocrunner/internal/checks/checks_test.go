@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/allocrunner/internal/services"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) {
@@ -198,15 +199,11 @@ func TestSchedule(t *testing.T) {
 				r := start(t, cfg)
 				time.Sleep(7*time.Second + 500*time.Millisecond)
 				synctest.Wait()
-				if diff := cmp.Diff(c.want, d.at); diff != "" {
-					t.Errorf("runs began at (-want +got):\n%s", diff)
-				}
+				same.As(t, c.want, d.at, "runs began at")
 				if d.most != 1 {
 					t.Errorf("%d runs of one check at once", d.most)
 				}
-				if got := byName(r)["tcp"].Status; got != c.status {
-					t.Errorf("status %q, want %q", got, c.status)
-				}
+				same.As(t, c.status, byName(r)["tcp"].Status, "status")
 			})
 		})
 	}
@@ -358,9 +355,7 @@ func TestFieldsOfTaskServices(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || len(got.ID) != 64 {
 			t.Errorf("result (-want +got):\n%s", diff)
 		}
-		if dialled != "127.0.0.1:8080" {
-			t.Errorf("dialled %s", dialled)
-		}
+		same.As(t, "127.0.0.1:8080", dialled, "dialled")
 	})
 }
 
@@ -398,9 +393,7 @@ func TestAddress(t *testing.T) {
 				start(t, cfg)
 				time.Sleep(pastFirst)
 				synctest.Wait()
-				if got != c.want {
-					t.Errorf("dialled %q, want %q", got, c.want)
-				}
+				same.As(t, c.want, got, "dialled")
 			})
 		})
 	}

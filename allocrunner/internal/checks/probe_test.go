@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // watched is a runner whose changes can be waited for.
@@ -233,9 +233,7 @@ func TestHTTPRequest(t *testing.T) {
 			cfg.Ports = onPort(port)
 			cfg.Replace = func(task, s string) string { return strings.NewReplacer("${v}", "val", "${t}", "T").Replace(s) }
 			r := startWatched(t, cfg)
-			if diff := cmp.Diff(c.want, <-got); diff != "" {
-				t.Errorf("request (-want +got):\n%s", diff)
-			}
+			same.As(t, c.want, <-got, "request")
 			r.await(t, c.check.Name)
 		})
 	}

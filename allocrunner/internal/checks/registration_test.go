@@ -13,11 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // withTask adds a task with a service that has these checks.
@@ -55,9 +55,7 @@ func statuses(r *checks.Runner) map[string]string {
 func expectStatuses(t *testing.T, r *checks.Runner, want map[string]string) {
 	t.Helper()
 	synctest.Wait()
-	if diff := cmp.Diff(want, statuses(r)); diff != "" {
-		t.Errorf("statuses (-want +got):\n%s", diff)
-	}
+	same.As(t, want, statuses(r), "statuses")
 }
 
 // A check runs between its task's Begin and End, and shows pending outside.
@@ -231,9 +229,7 @@ func TestSaved(t *testing.T) {
 		r := run(t, cfg)
 		r.Begin("")
 		expectStatuses(t, r, map[string]string{"tcp": "success", "new": "pending"})
-		if diff := cmp.Diff(saved, byName(r)["tcp"]); diff != "" {
-			t.Errorf("before the first run (-want +got):\n%s", diff)
-		}
+		same.As(t, saved, byName(r)["tcp"], "before the first run")
 		time.Sleep(pastFirst)
 		expectStatuses(t, r, map[string]string{"tcp": "success", "new": "failure"})
 		if got := byName(r)["tcp"]; got.Output != "down" || got.StatusCode != 0 {
@@ -280,9 +276,7 @@ func TestNoBurst(t *testing.T) {
 	if most > 6 { // of 100 checks at random over 100 ms, seven in a millisecond would be a rare thing
 		t.Errorf("%d checks ran within a millisecond", most)
 	}
-	if diff := cmp.Diff(at, offsets()); diff != "" {
-		t.Errorf("another schedule the next time:\n%s", diff)
-	}
+	same.As(t, at, offsets(), "another schedule the next time")
 }
 
 // restarts records what a runner asks for.
@@ -331,9 +325,7 @@ func TestRestartsAgainAndAgain(t *testing.T) {
 		synctest.Wait()
 		want := []string{`2s main: healthcheck: check "never" unhealthy`, `4s main: healthcheck: check "never" unhealthy`,
 			`6s main: healthcheck: check "never" unhealthy`}
-		if diff := cmp.Diff(want, requests.all); diff != "" {
-			t.Errorf("restarts (-want +got):\n%s", diff)
-		}
+		same.As(t, want, requests.all, "restarts")
 	})
 }
 
@@ -387,9 +379,7 @@ func TestRestartOfTheService(t *testing.T) {
 		start(t, cfg)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{`3s : healthcheck: check "tcp" unhealthy`}, requests.all); diff != "" {
-			t.Errorf("restarts (-want +got):\n%s", diff)
-		}
+		same.As(t, []string{`3s : healthcheck: check "tcp" unhealthy`}, requests.all, "restarts")
 	})
 }
 
@@ -410,9 +400,7 @@ func TestGraceCountsFromTheStart(t *testing.T) {
 			for i := range requests.all {
 				requests.all[i], _, _ = strings.Cut(requests.all[i], " ")
 			}
-			if diff := cmp.Diff(want, requests.all); diff != "" {
-				t.Errorf("restarts %s (-want +got):\n%s", when, diff)
-			}
+			same.As(t, want, requests.all, "restarts ", when)
 			requests.all = nil
 		}
 
@@ -450,9 +438,7 @@ func TestGraceOfAnUpdatedCheck(t *testing.T) {
 		must.OK(t, r.Update(cfg))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{`1m6s : healthcheck: check "tcp" unhealthy`}, requests.all); diff != "" {
-			t.Errorf("restarts (-want +got):\n%s", diff)
-		}
+		same.As(t, []string{`1m6s : healthcheck: check "tcp" unhealthy`}, requests.all, "restarts")
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // checking is a provider that has checks made elsewhere.
@@ -135,9 +136,7 @@ func TestScriptsAreFed(t *testing.T) {
 		synctest.Wait()
 		results, _ := r.Results()
 		for _, s := range results {
-			if s.Status != "success" {
-				t.Errorf("a warning is %s", s.Status)
-			}
+			same.As(t, "success", s.Status, "a warning is")
 		}
 		time.Sleep(10 * time.Second)
 		end()

@@ -9,10 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/checks"
+	"taskapi/internal/same"
 )
 
 func scriptCheck(name, command string, args ...string) api.ServiceCheck {
@@ -89,9 +89,7 @@ func TestScriptsTask(t *testing.T) {
 		for line := range ran {
 			got[line] = true
 		}
-		if diff := cmp.Diff(map[string]bool{"a: cmd-1 1 b": true, "b: x": true, "own: y": true}, got); diff != "" {
-			t.Errorf("commands (-want +got):\n%s", diff)
-		}
+		same.As(t, map[string]bool{"a: cmd-1 1 b": true, "b: x": true, "own: y": true}, got, "commands")
 	})
 }
 

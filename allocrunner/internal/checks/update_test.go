@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/internal/checks"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // An unchanged check keeps its result, counters and schedule; a changed one starts afresh; others come and go.
@@ -33,9 +34,7 @@ func TestUpdate(t *testing.T) {
 		cfg.Alloc = newAlloc(tcpCheck("added"), change, keep)
 		must.OK(t, r.Update(cfg))
 		expectStatuses(t, r, map[string]string{"keep": "failure", "change": "pending", "added": "pending"})
-		if diff := cmp.Diff(before, byName(r)["keep"]); diff != "" {
-			t.Errorf("an unchanged check (-before +after):\n%s", diff)
-		}
+		same.As(t, before, byName(r)["keep"], "an unchanged check")
 		if _, now := r.Results(); now == version {
 			t.Error("other results have the same version")
 		}

@@ -7,11 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/hookmeter"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestCallsAreCounted(t *testing.T) {
@@ -29,8 +28,6 @@ func TestCallsAreCounted(t *testing.T) {
 			{Hook: "a", Step: "stop", Calls: 1},
 			{Hook: "b", Step: "prerun", Calls: 2, Errors: 1, Took: 3 * time.Second},
 		}
-		if diff := cmp.Diff(want, m.Stats()); diff != "" {
-			t.Error(diff)
-		}
+		same.As(t, want, m.Stats())
 	})
 }

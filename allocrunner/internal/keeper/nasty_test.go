@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestWhatATaskInherits of its keeper, and that of the process that started it: descriptors 0, 1 and 2, and no signal
@@ -35,9 +36,7 @@ func TestWhatATaskInherits(t *testing.T) {
 	if fields := strings.Fields(fds); len(fields) > 4 || !strings.HasPrefix(fds, "0 1 2") {
 		t.Errorf("descriptors %s", fds)
 	}
-	if masks != "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n" {
-		t.Errorf("signals: %s", masks)
-	}
+	same.As(t, "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n", masks, "signals")
 }
 
 // smallDisk returns a directory with little room.

@@ -11,10 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskapi/allocrunner/drivers"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestSpecArrivesWhole: each of its fields, also those that a later version adds, and text that is no UTF-8.
@@ -27,9 +26,7 @@ func TestSpecArrivesWhole(t *testing.T) {
 	must.OK(t, (&frameWriter{w: &wire}).write(request{ID: 1, Op: opStart, Spec: packSpec(spec)}))
 	var got request
 	must.OK(t, readFrame(&wire, &got))
-	if diff := cmp.Diff(spec, got.Spec.unpack()); diff != "" {
-		t.Errorf("(-sent +received):\n%s", diff)
-	}
+	same.As(t, spec, got.Spec.unpack())
 }
 
 // timedConn notes what is done to a connection.

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/internal/same"
 )
 
 const (
@@ -97,9 +96,7 @@ func TestNext(t *testing.T) {
 			decision{Kill: []string{"bye"}, Ending: lifecycle.Ending{Cause: lifecycle.Aborted}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, next(group, tc.states, tc.ending)); diff != "" {
-				t.Errorf("decision (-want +got):\n%s", diff)
-			}
+			same.As(t, tc.want, next(group, tc.states, tc.ending), "decision")
 		})
 	}
 	over := states([6]lifecycle.Phase{d, d, d, d, d, d})
@@ -112,9 +109,7 @@ func TestSidecarsAloneAreEnded(t *testing.T) {
 	tasks := []lifecycle.Task{{Name: "side", Hook: lifecycle.Prestart, Sidecar: true}, {Name: "main"}}
 	got := next(tasks, map[string]lifecycle.State{"side": {Phase: r}, "main": {Phase: d}}, lifecycle.Ending{})
 	want := decision{Kill: []string{"side"}, Ending: lifecycle.Ending{Cause: lifecycle.MainTasksDead}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("decision (-want +got):\n%s", diff)
-	}
+	same.As(t, want, got, "decision")
 }
 
 // TestAFailedPoststopTaskIsNoReason to end those beside it: they clean up whatever becomes of each other.
@@ -123,9 +118,7 @@ func TestAFailedPoststopTaskIsNoReason(t *testing.T) {
 		{Name: "second", Hook: lifecycle.Poststop}}
 	got := next(tasks, map[string]lifecycle.State{"main": {Phase: d}, "first": {Phase: d, Failed: true},
 		"second": {Phase: w}}, lifecycle.Ending{})
-	if diff := cmp.Diff(decision{Start: []string{"second"}}, got); diff != "" {
-		t.Errorf("decision (-want +got):\n%s", diff)
-	}
+	same.As(t, decision{Start: []string{"second"}}, got, "decision")
 }
 
 func TestClientStatus(t *testing.T) {
@@ -163,9 +156,7 @@ func TestEnded(t *testing.T) {
 		"poststop runs":        {states([6]lifecycle.Phase{d, d, d, d, d, r}, "main"), true},
 		"all have ended":       {states([6]lifecycle.Phase{d, d, d, d, d, d}), true},
 	} {
-		if got := (lifecycle.Group{Tasks: group, States: tc.states}).Ended(); got != tc.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		same.As(t, tc.want, (lifecycle.Group{Tasks: group, States: tc.states}).Ended(), name)
 	}
 }
 

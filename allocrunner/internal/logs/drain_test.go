@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // newPipe returns a pipe as a task gets it: only the reading end does not block.
@@ -43,9 +44,7 @@ func TestCutKeepsWhatIsInThePipe(t *testing.T) {
 	d := logs.StartDrain(read, open(t, config(dir, 2, 1<<20)))
 	d.Cut()
 	<-d.Done()
-	if got := joined(contents(t, dir)); got != "before\n" {
-		t.Errorf("got %q", got)
-	}
+	same.As(t, "before\n", joined(contents(t, dir)))
 	if _, err := io.WriteString(write, "after\n"); err == nil {
 		t.Error("the pipe is still read after Cut")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func timesPath(dir, file string) string { return filepath.Join(dir, logs.TimesName(file)) }
@@ -129,9 +130,7 @@ func TestTimesInTheWay(t *testing.T) {
 		r := open(t, config(dir, 2, 1<<20))
 		r.Write([]byte("text\n"))
 		r.Close()
-		if got := contents(t, dir)[0]; got != "text\n" {
-			t.Errorf("%s: %q", name, got)
-		}
+		same.As(t, "text\n", contents(t, dir)[0], name)
 		if _, err := os.Stat(filepath.Join(dir, "target")); err == nil {
 			t.Errorf("%s: it was followed", name)
 		}

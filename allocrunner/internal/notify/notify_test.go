@@ -22,6 +22,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // TestMain is also a process that sends its argument.
@@ -131,9 +132,7 @@ func TestMessages(t *testing.T) {
 	t.Parallel()
 	f := listen(t)
 	first, _ := f.Current()
-	if first != (drivers.Notice{Seq: 1}) {
-		t.Errorf("at first: %+v", first)
-	}
+	same.As(t, (drivers.Notice{Seq: 1}), first, "at first")
 	f.send("STATUS=loading\nMAINPID=1\nFDSTORE=1\nX\n=\nREADY=2\n")
 	if n := f.until("the status", func(n drivers.Notice) bool { return n.Status == "loading" }); n.Ready || n.Silent != 0 {
 		t.Errorf("got %+v", n)

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestHostIP(t *testing.T) {
@@ -50,9 +51,7 @@ func TestLinkLocalAddress(t *testing.T) {
 	named, numbered := ip.WithZone(link.Name).String(), ip.WithZone(strconv.Itoa(link.Index)).String()
 	r := newReservation(t, ports.Config{HostIP: named, Networks: dynamic("x")})
 	got := r.Mappings()[0]
-	if got.HostIP != named {
-		t.Errorf("the address is %s, want %s as it was given", got.HostIP, named)
-	}
+	same.As(t, named, got.HostIP, "the address is")
 	at := net.JoinHostPort(named, strconv.Itoa(got.Value))
 	if l, err := net.Listen("tcp", at); err == nil {
 		l.Close()

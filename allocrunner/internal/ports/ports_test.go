@@ -11,12 +11,12 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 	"go.uber.org/goleak"
 
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -75,9 +75,7 @@ func TestAllocate(t *testing.T) {
 			want.To = want.Value
 		}
 		want.HostIP = "127.0.0.1"
-		if diff := cmp.Diff(want, got[i]); diff != "" {
-			t.Errorf("mapping %d (-want +got):\n%s", i, diff)
-		}
+		same.As(t, want, got[i], "mapping ", i)
 		values = append(values, got[i].Value)
 	}
 	want := []*api.NetworkResource{{
@@ -89,9 +87,7 @@ func TestAllocate(t *testing.T) {
 		},
 		ReservedPorts: []api.Port{{Label: "fixed", Value: fixed, HostNetwork: "default"}},
 	}}
-	if diff := cmp.Diff(want, r.Networks()); diff != "" {
-		t.Errorf("networks (-want +got):\n%s", diff)
-	}
+	same.As(t, want, r.Networks(), "networks")
 	if in[0].DynamicPorts[0].Value != 0 || in[0].IP != "" {
 		t.Error("the job's own networks were changed")
 	}
@@ -282,9 +278,7 @@ func TestReacquire(t *testing.T) {
 	defer l.Close()
 	again := must.Get(ports.Reacquire(cfg, want))(t)
 	defer again.Close()
-	if diff := cmp.Diff(want, again.Mappings()); diff != "" {
-		t.Errorf("other ports than before (-want +got):\n%s", diff)
-	}
+	same.As(t, want, again.Mappings(), "other ports than before")
 	second, err := ports.Reacquire(cfg, want) // a port that can't be locked again stops no running task
 	if err != nil || len(second.Warnings()) != 2 || !errors.Is(errors.Join(second.Warnings()...), ports.ErrTaken) {
 		t.Errorf("a second time: got %v, %v, want two warnings", second, err)

@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // beside returns a script to run beside the task t; $FIFO is the pipe of fifo.
@@ -79,9 +80,7 @@ func TestWhatAnExecIsBornWith(t *testing.T) {
 		t.Fatalf("%v: %+v, %s", err, result.Exit, result.Output)
 	}
 	want.Groups, want.OOM = got.Groups, got.OOM
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	same.As(t, want, got)
 }
 
 func TestExecKeepsTheHeadOfItsOutput(t *testing.T) {

@@ -16,7 +16,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/drivers"
@@ -24,6 +23,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestWhatAProcessIsBornWith spoils what it could inherit, and looks at what it got.
@@ -49,9 +49,7 @@ func TestWhatAProcessIsBornWith(t *testing.T) {
 			ignoreReserved(t)
 			umask := unix.Umask(0o077)
 			e.start(spec)
-			if got := unix.Umask(umask); got != 0o077 {
-				t.Errorf("this program's own umask is now %o", got)
-			}
+			same.As(t, 0o077, unix.Umask(umask), "this program's own umask is now")
 			exit := e.wait("t")
 			e.killTree("t")
 			var got report
@@ -67,9 +65,7 @@ func TestWhatAProcessIsBornWith(t *testing.T) {
 			if user.Name != "" {
 				want.User, want.Groups = []int{int(user.UID), int(user.GID)}, []int{4242}
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Error(diff)
-			}
+			same.As(t, want, got)
 		})
 	}
 }
@@ -143,9 +139,7 @@ func TestExitResults(t *testing.T) {
 			t.Errorf("%s: no time of exit", c.script)
 		}
 		got.At = time.Time{}
-		if got != c.want {
-			t.Errorf("%s: got %+v, want %+v", c.script, got, c.want)
-		}
+		same.As(t, c.want, got, c.script)
 	}
 }
 
@@ -160,9 +154,7 @@ func TestSignalReachesTheFirstProcessAlone(t *testing.T) {
 		t.Errorf("exit %+v of process %d", exit, status.PID)
 	}
 	e.killTree("t")
-	if got := e.output("t.stdout"); got != "parent got it\n" {
-		t.Errorf("output %q", got)
-	}
+	same.As(t, "parent got it\n", e.output("t.stdout"), "output")
 	for _, task := range []string{"t", "never"} {
 		if err := e.Signal(t.Context(), proctest.Latest(t, e, task), unix.SIGTERM); !errors.Is(err, drivers.ErrNotRunning) {
 			t.Errorf("signal to %s, which does not run: %v", task, err)
@@ -197,9 +189,7 @@ func TestWaitIsNotHeldUpByAGrandchildWithThePipe(t *testing.T) {
 	if exit := e.wait("t"); exit.ExitCode != 5 || !proctest.Alive(pid) {
 		t.Fatalf("exit %+v, grandchild alive: %v", exit, proctest.Alive(pid))
 	}
-	if got := proctest.ReadLine(t, r); got != "cut" {
-		t.Errorf("the grandchild says %q", got)
-	}
+	same.As(t, "cut", proctest.ReadLine(t, r), "the grandchild says")
 	if n := e.killTree("t"); n == 0 || proctest.Alive(pid) {
 		t.Errorf("%d killed, grandchild alive: %v", n, proctest.Alive(pid))
 	}
@@ -219,9 +209,7 @@ func TestAFloodLosesNothing(t *testing.T) {
 	if got := e.output("t.stdout"); got != want.String() {
 		t.Errorf("%d bytes written, %d in the files", want.Len(), len(got))
 	}
-	if got := e.output("t.stderr"); got != "last\n" {
-		t.Errorf("stderr %q", got)
-	}
+	same.As(t, "last\n", e.output("t.stderr"), "stderr")
 }
 
 func TestALongLineTakesLittleMemory(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/must"
 	"taskapi/internal/proc"
+	"taskapi/internal/same"
 )
 
 // allowed returns the CPUs that a task's shell says it may use.
@@ -35,17 +36,11 @@ func TestTaskStaysOnItsCores(t *testing.T) {
 	all := e.allowed("all", r)
 	last := strconv.Itoa(cpus[len(cpus)-1])
 	e.limits.CPUs = last
-	if got := e.allowed("one", r); got != last {
-		t.Errorf("the task may use the CPUs %s, want %s", got, last)
-	}
+	same.As(t, last, e.allowed("one", r), "the task may use the CPUs")
 	e.limits.CPUs = strconv.Itoa(cpus[0])
-	if got := e.allowed("other", r); got != e.limits.CPUs {
-		t.Errorf("the task may use the CPUs %s, want %s", got, e.limits.CPUs)
-	}
+	same.As(t, e.limits.CPUs, e.allowed("other", r), "the task may use the CPUs")
 	e.limits.CPUs = ""
-	if got := e.allowed("more", r); got != all {
-		t.Errorf("the task may use the CPUs %s, want %s", got, all)
-	}
+	same.As(t, all, e.allowed("more", r), "the task may use the CPUs")
 	e.limits.CPUs = "4000"
 	if task := e.start("none", "exec sleep 1000"); task.Unlimited() == nil {
 		t.Error("a CPU that the machine lacks is no error")

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // ways are the ways of finding a tree.
@@ -213,9 +214,7 @@ func TestOOMKilled(t *testing.T) {
 		"":        false,
 	} {
 		must.OK(t, os.WriteFile(dir+"/memory.events", []byte(text), 0o600))
-		if got := proctree.OOMKilled(dir); got != want {
-			t.Errorf("%q: %v", text, got)
-		}
+		same.As(t, want, proctree.OOMKilled(dir), text)
 	}
 	if proctree.OOMKilled("") || proctree.OOMKilled("/no/such") {
 		t.Error("killed without a cgroup")

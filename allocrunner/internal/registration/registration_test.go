@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/services"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 const allocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
@@ -73,14 +74,10 @@ func TestALife(t *testing.T) {
 	called(t, r, nomad, "+web2", "-web") // the old one leaves when the new one has come
 	r.Update(owned(instance("consul", "", "web2", "2"), instance("nomad", "main", "db", "1")))
 	called(t, r, nomad, "-web2")
-	if got := consul.Took(); !slices.Equal(got, []string{"+web2"}) {
-		t.Errorf("the other provider was called with %q", got)
-	}
+	same.As(t, []string{"+web2"}, consul.Took(), "the other provider was called with")
 	r.Update(owned(instance("nowhere", "", "web2", "2"), instance("nomad", "main", "db", "1")))
 	called(t, r, nomad)
-	if got := consul.Took(); !slices.Equal(got, []string{"-web2"}) {
-		t.Errorf("the other provider was called with %q", got)
-	}
+	same.As(t, []string{"-web2"}, consul.Took(), "the other provider was called with")
 	r.Drop()
 	called(t, r, nomad, "-db")
 	r.Update(v1)
@@ -140,9 +137,7 @@ func TestARefusalIsMadeUpFor(t *testing.T) {
 	if err := r.Sync(t.Context()); !errors.Is(err, errAway) {
 		t.Fatal(err)
 	}
-	if got := other.Took(); !slices.Equal(got, []string{"+there"}) {
-		t.Errorf("the other provider was called with %q", got)
-	}
+	same.As(t, []string{"+there"}, other.Took(), "the other provider was called with")
 	p.setAway(false)
 	called(t, r, p, "+web")
 	p.setAway(true)
@@ -179,9 +174,7 @@ func TestAWaitForAProviderEnds(t *testing.T) {
 		}
 		close(hold)
 		first.Wait()
-		if got := p.Took(); !slices.Equal(got, []string{"+web", "-web"}) {
-			t.Errorf("called with %q", got)
-		}
+		same.As(t, []string{"+web", "-web"}, p.Took(), "called with")
 	})
 }
 

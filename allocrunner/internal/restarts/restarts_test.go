@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/restarts"
+	"taskapi/internal/same"
 )
 
 var (
@@ -103,8 +104,6 @@ func TestWhoIsRestartedOnSuccess(t *testing.T) {
 		{"sidecar of a batch job", "batch", &api.TaskLifecycle{Hook: "prestart", Sidecar: true}, true},
 		{"poststop", "service", &api.TaskLifecycle{Hook: "poststop", Sidecar: true}, false},
 	} {
-		if got := restarts.For(&api.Task{Lifecycle: tc.lifecycle}, tc.jobType).OnSuccess; got != tc.want {
-			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)
-		}
+		same.As(t, tc.want, restarts.For(&api.Task{Lifecycle: tc.lifecycle}, tc.jobType).OnSuccess, tc.name)
 	}
 }

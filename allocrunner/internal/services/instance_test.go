@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/internal/services"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 const allocID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
@@ -64,9 +65,7 @@ func TestInstances(t *testing.T) {
 			Namespace: "team", JobID: "job", AllocID: allocID, NodeID: "node", Datacenter: "dc1",
 		}
 		got := *owned[task][0]
-		if path := got.Service.Checks[0].Path; path != "/"+name {
-			t.Errorf("%q: the check's path is %q", task, path)
-		}
+		same.As(t, "/"+name, got.Service.Checks[0].Path, task, ": the check's path is")
 		if got.Service.Name != got.ServiceName || got.Service.PortLabel != "http" || got.Task != task ||
 			got.Service.Meta["k-"+name] != colour {
 			t.Errorf("%q: the block is %+v", task, got.Service)
@@ -87,9 +86,7 @@ func TestInstances(t *testing.T) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	for task, want := range map[string]string{"": "job-g-group job g group", "a": "job-g-a job g a"} {
-		if got := ofTask.Resolve(task, &api.Service{Name: "${BASE} ${JOB} ${TASKGROUP} ${TASK}"}).Name; got != want {
-			t.Errorf("%q: got %q, want %q", task, got, want)
-		}
+		same.As(t, want, ofTask.Resolve(task, &api.Service{Name: "${BASE} ${JOB} ${TASKGROUP} ${TASK}"}).Name, task)
 	}
 }
 

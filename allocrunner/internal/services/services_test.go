@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/services"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 var resolver = services.Resolver{
@@ -71,9 +71,7 @@ func TestCheck(t *testing.T) {
 	want := check
 	want.Name, want.Path, want.Header = `service: "web-svc" check`, "/web", map[string][]string{"X": {"web"}}
 	want.TaskName, want.OnUpdate, want.CheckRestart = "web", "ignore", &api.CheckRestart{Limit: 3}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	same.As(t, want, got)
 	must.OK(t, services.Validate(&got, false))
 	got.CheckRestart.Limit = 4
 	if written.CheckRestart.Limit != 3 {

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/snapshots"
+	"taskapi/internal/same"
 )
 
 func given() *api.Allocation {
@@ -57,9 +58,7 @@ func TestWait(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := func(index uint64) { got <- s.Wait(ctx, index).ModifyIndex }
 		go wait(seen - 1)
-		if index := <-got; index != seen {
-			t.Errorf("what is there already: index %d, want %d", index, seen)
-		}
+		same.As(t, seen, <-got, "what is there already: index")
 		go wait(seen)
 		synctest.Wait()
 		select {
@@ -68,14 +67,10 @@ func TestWait(t *testing.T) {
 		default:
 		}
 		s.Change(func(*api.Allocation) {})
-		if index := <-got; index != seen+1 {
-			t.Errorf("after a change: index %d, want %d", index, seen+1)
-		}
+		same.As(t, seen+1, <-got, "after a change: index")
 		go wait(seen + 1)
 		cancel()
-		if index := <-got; index != seen+1 {
-			t.Errorf("after the end of the context: index %d, want %d", index, seen+1)
-		}
+		same.As(t, seen+1, <-got, "after the end of the context: index")
 	})
 }
 

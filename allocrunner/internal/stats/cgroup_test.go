@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/allocrunner/internal/stats"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // makeCgroup makes a cgroup below dir, with the process, until the test has ended it.
@@ -159,9 +159,7 @@ func TestVersion2Files(t *testing.T) {
 	want := &api.MemoryStats{RSS: 5000000, Cache: 1000000, Swap: 4096, Usage: 7000000, MaxUsage: 9000000,
 		KernelUsage: 300000,
 		Measured:    []string{"RSS", "Cache", "Swap", "Usage", "Max Usage", "Kernel Usage"}}
-	if diff := cmp.Diff(want, u.MemoryStats); diff != "" {
-		t.Errorf("memory: -want +got\n%s", diff)
-	}
+	same.As(t, want, u.MemoryStats, "memory")
 	if u.CpuStats.ThrottledPeriods != 4 || u.CpuStats.ThrottledTime != 250000 ||
 		u.CpuStats.UserMode <= u.CpuStats.SystemMode || u.CpuStats.SystemMode <= 0 {
 		t.Errorf("cpu = %+v", u.CpuStats)

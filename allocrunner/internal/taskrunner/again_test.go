@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
+	"taskapi/internal/same"
 )
 
 // frozen is a supervisor that does not answer for a while: every question ends with its context, or is refused.
@@ -100,9 +101,7 @@ func TestAFrozenSupervisor(t *testing.T) {
 			}
 			close(f.thawed)
 			time.Sleep(time.Minute)
-			if got := r.State().Phase; got != lifecycle.Dead {
-				t.Errorf("the task is %v, want it dead", got)
-			}
+			same.As(t, lifecycle.Dead, r.State().Phase, "the task is")
 			r.Close()
 			<-done
 		})

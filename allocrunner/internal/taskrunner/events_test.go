@@ -4,11 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/restarts"
+	"taskapi/internal/same"
 )
 
 // TestEventsInNomadsWords: clients match on types, messages and details, as a Nomad agent has shown them.
@@ -65,9 +65,7 @@ func TestEventsInNomadsWords(t *testing.T) {
 		if tc.event.Type != tc.kind || tc.event.DisplayMessage != tc.message {
 			t.Errorf("got %q: %q, want %q: %q", tc.event.Type, tc.event.DisplayMessage, tc.kind, tc.message)
 		}
-		if diff := cmp.Diff(tc.details, tc.event.Details); diff != "" {
-			t.Errorf("details of %s (-want +got):\n%s", tc.kind, diff)
-		}
+		same.As(t, tc.details, tc.event.Details, "details of ", tc.kind)
 		if fails := tc.kind == "Not Restarting"; tc.event.FailsTask != fails {
 			t.Errorf("%s: FailsTask is %v", tc.kind, tc.event.FailsTask)
 		}
@@ -102,9 +100,7 @@ func TestHowATaskIsShown(t *testing.T) {
 	} {
 		var r record
 		r.set(state{phase: p}, time.Unix(1000, 0), nil)
-		if got := r.wire().State; got != want {
-			t.Errorf("in phase %v it is shown as %s, want %s", p, got, want)
-		}
+		same.As(t, want, r.wire().State, "in phase ", p, " it is shown as")
 	}
 	var r record
 	for i, p := range []phase{dead, running, dead} {

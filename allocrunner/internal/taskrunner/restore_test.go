@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/restarts"
+	"taskapi/internal/same"
 )
 
 // TestResume decides for every way in which an earlier runner can have left a task.
@@ -102,9 +103,7 @@ func TestAttemptsAreSaved(t *testing.T) {
 	var r record
 	want := restarts.State{Start: time.Unix(1000, 0), Count: 2}
 	r.set(state{phase: backoff, attempts: want}, time.Unix(1001, 0), nil)
-	if got := (found{}).resume(testRules, r.saved()).state.attempts; got != want {
-		t.Errorf("resumed with %+v, want %+v", got, want)
-	}
+	same.As(t, want, (found{}).resume(testRules, r.saved()).state.attempts, "resumed with")
 }
 
 // found is a run that a driver has found; without a handle it has found none.
@@ -239,8 +238,6 @@ func TestWhoIsResetting(t *testing.T) {
 		var r record
 		r.set(found{}.resume(testRules, interfaces.SavedTask{Phase: saved[0], Intent: saved[1]}).state,
 			time.Unix(0, 0), nil)
-		if got := r.stands().resetting; got != want {
-			t.Errorf("phase %q, intent %q: %v", saved[0], saved[1], got)
-		}
+		same.As(t, want, r.stands().resetting, "phase ", saved[0], ", intent ", saved[1])
 	}
 }

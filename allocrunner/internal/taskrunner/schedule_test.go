@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/lifecycle"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // newScheduled returns a runner of a task that runs from 00:10 to 00:20. The clock of synctest begins at midnight.
@@ -138,9 +139,7 @@ func TestStopTask(t *testing.T) {
 			if events := r.Wire().Events; len(events) != maxEvents {
 				t.Errorf("%d events are kept", len(events))
 			}
-			if shown := interfaces.ShownSchedule(r.Wire()); shown != interfaces.ScheduleForcedPause {
-				t.Errorf("the events say %q", shown)
-			}
+			same.As(t, interfaces.ScheduleForcedPause, interfaces.ShownSchedule(r.Wire()), "the events say")
 			if is := r.State(); is.Phase != lifecycle.Pending || !is.Stopped {
 				t.Errorf("in its group: %+v", is)
 			}

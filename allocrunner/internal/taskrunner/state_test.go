@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/internal/restarts"
 	"taskapi/allocrunner/schedule"
+	"taskapi/internal/same"
 )
 
 var testRules = rules{
@@ -255,9 +256,7 @@ func TestSequencesOfEvents(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m, got := play(tc.rules, state{attempts: restarts.State{Start: time.Unix(1000, 0)}}, tc.events...)
-			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("events (-want +got):\n%s", diff)
-			}
+			same.As(t, tc.want, got, "events")
 			if m.phase != tc.phase || m.failed != tc.failed {
 				t.Errorf("phase %v failed %v, want %v %v", m.phase, m.failed, tc.phase, tc.failed)
 			}
