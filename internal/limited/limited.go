@@ -44,9 +44,8 @@ func (l Limits) Exceeded(ended *os.ProcessState, words *Words) string {
 	said := words.String()
 	switch {
 	case strings.Contains(said, "out of memory"), strings.Contains(said, "cannot allocate memory"),
-		strings.Contains(said, "Resource temporarily unavailable"),   // no memory for another thread
-		strings.Contains(said, "ThreadSanitizer failed to allocate"), // a program with the race detector
-		strings.HasPrefix(said, "SIGSEGV"):                           // the runtime got no memory at a bad moment
+		strings.Contains(said, "Resource temporarily unavailable"), // no memory for another thread
+		strings.HasPrefix(said, "SIGSEGV"):                         // the runtime got no memory at a bad moment
 		return fmt.Sprintf("%d MiB of memory", l.Memory>>20)
 	// The kernel sends a SIGKILL, and measures the time in another way than the times that a process has used.
 	case ended != nil && !ended.Exited() && ended.UserTime()+ended.SystemTime() >= time.Duration(l.Seconds)*time.Second/2:

@@ -61,11 +61,11 @@ func TestHostileTemplates(t *testing.T) {
 		{"many long texts", `{{ range loop 1000 }}{{ scratch.MapSet "m" (print .) (sprig_repeat 9000000 "x") }}{{ end }}`,
 			"MiB of memory"},
 		{"a template that calls itself", `{{ define "t" }}{{ template "t" }}{{ end }}{{ template "t" }}`,
-			"maximum template depth|MiB of stack|MiB of memory"},
+			"maximum template depth|MiB of stack"},
 		{"a template that executes itself", `{{ define "t" }}{{ executeTemplate "t" }}{{ end }}{{ template "t" }}`,
-			"maximum template depth|MiB of stack|MiB of memory"},
+			"maximum template depth|MiB of stack"},
 		{"addresses that call themselves", `{{ sockaddr "define \"t\" }}{{ template \"t\" }}{{ end }}{{ template \"t\"" }}`,
-			"maximum template depth|MiB of stack|MiB of memory"},
+			"maximum template depth|MiB of stack"},
 		{"many queries", `{{ range $i := loop 2000 }}{{ nomadVar (print $i) }}{{ end }}`, "may read 1000 variables"},
 		{"a long query", `{{ nomadVar (sprig_repeat 5000 "x") }}`, "the name is longer than 4096 bytes"},
 		{"deep JSON", `{{ parseJSON (sprig_repeat 9000000 "[") }}`, "exceeded max depth"},
@@ -81,7 +81,8 @@ func TestHostileTemplates(t *testing.T) {
 			case len(got.Results) == 1:
 				words = got.Results[0].Error
 			}
-			for want := range strings.SplitSeq(tc.want, "|") {
+			const race = "exit status 66" // out of memory, with the race detector
+			for want := range strings.SplitSeq(tc.want+"|"+race, "|") {
 				if strings.Contains(words, want) {
 					return
 				}
