@@ -120,8 +120,7 @@ func (b *browser) call(method string, params, into any) {
 	m := message{ID: b.last, SessionID: b.session, Method: method, Params: params}
 	b.answers[m.ID] = answer
 	b.mu.Unlock()
-	text, err := json.Marshal(m)
-	must.OK(b.t, err)
+	text := must.Get(json.Marshal(m))(b.t)
 	if _, err := b.out.Write(append(text, 0)); err != nil {
 		b.t.Fatal(err)
 	}
@@ -189,8 +188,7 @@ func (b *browser) picture(width, height int) []byte {
 	var got struct{ Data string }
 	b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
 		"clip": map[string]any{"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}, &got)
-	data, err := base64.StdEncoding.DecodeString(got.Data)
-	must.OK(b.t, err)
+	data := must.Get(base64.StdEncoding.DecodeString(got.Data))(b.t)
 	return data
 }
 

@@ -63,8 +63,7 @@ func stockClient(t *testing.T, p taskapiProcess, dir string) *api.Client {
 // request may fail meanwhile.
 func watchAsLevantDoes(t *testing.T, client *api.Client, job *api.Job) *api.Deployment {
 	t.Helper()
-	registered, _, err := client.Jobs().Register(job, nil)
-	must.OK(t, err)
+	registered := asked(client.Jobs().Register(job, nil))(t)
 	eval, _, err := client.Evaluations().Info(registered.EvalID, nil)
 	if err != nil || eval.Status != api.EvalStatusComplete || eval.DeploymentID == "" {
 		t.Fatalf("the registration's evaluation is %+v, %v; want it complete, with a deployment", eval, err)
@@ -89,8 +88,7 @@ func watchAsLevantDoes(t *testing.T, client *api.Client, job *api.Job) *api.Depl
 // changedJob returns the job that runs, with another value in its task's environment.
 func changedJob(t *testing.T, client *api.Client, text string) *api.Job {
 	t.Helper()
-	job, _, err := client.Jobs().Info("web", nil)
-	must.OK(t, err)
+	job := asked(client.Jobs().Info("web", nil))(t)
 	job.TaskGroups[0].Tasks[0].Env["TEXT"] = text
 	return job
 }
@@ -136,14 +134,12 @@ func TestDeployments(t *testing.T) {
 	if alloc, _, err := client.Allocations().Info(testAllocID, nil); err != nil || alloc.CreateTime != before.CreateTime {
 		t.Errorf("in place another allocation began: %v", err)
 	}
-	reverted, _, err := client.Jobs().Revert("web", 1, nil, nil, "", "") // a version of before replacements
-	must.OK(t, err)
+	reverted := asked(client.Jobs().Revert("web", 1, nil, nil, "", ""))(t) // a version of before replacements
 	eval, _, err := client.Evaluations().Info(reverted.EvalID, nil)
 	if err != nil || eval.DeploymentID == "" {
 		t.Errorf("the evaluation of a revert is %+v, %v", eval, err)
 	}
-	all, _, err := client.Jobs().Deployments("web", true, nil)
-	must.OK(t, err)
+	all := asked(client.Jobs().Deployments("web", true, nil))(t)
 	var got []string
 	for _, d := range all {
 		got = append(got, fmt.Sprint(d.JobVersion))
@@ -163,13 +159,10 @@ func TestADeploymentOutlivesItsTaskapi(t *testing.T) {
 	file := jobFile(t, deployedJob)
 	p := startProcess(t, dir, file, "-var", "healthy=1s")
 	client := stockClient(t, p, dir)
-	first, _, err := client.Jobs().LatestDeployment("web", nil)
-	must.OK(t, err)
+	first := asked(client.Jobs().LatestDeployment("web", nil))(t)
 	job := changedJob(t, client, "0")
 	*job.Priority = 77
-	if _, _, err := client.Jobs().Register(job, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(client.Jobs().Register(job, nil))(t)
 	latest, _, err := client.Jobs().LatestDeployment("web", nil)
 	if err != nil || latest.ID == first.ID || latest.Status != api.DeploymentStatusRunning {
 		t.Fatalf("deployment %+v, %v; want another than %s, which runs", latest, err, first.ID)

@@ -18,14 +18,10 @@ import (
 // openTerminal makes a terminal: what a window has of it, and what programs in the window have.
 func openTerminal(t *testing.T) (window, programs *os.File) {
 	t.Helper()
-	window, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	must.OK(t, err)
+	window = must.Get(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
 	must.OK(t, unix.IoctlSetPointerInt(int(window.Fd()), unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(int(window.Fd()), unix.TIOCGPTN)
-	must.OK(t, err)
-	programs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	must.OK(t, err)
-	return window, programs
+	number := must.Get(unix.IoctlGetInt(int(window.Fd()), unix.TIOCGPTN))(t)
+	return window, must.Get(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0))(t)
 }
 
 // TestDetachedOutlivesItsTerminal starts a detached run in a terminal, and closes that.

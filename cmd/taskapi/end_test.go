@@ -110,8 +110,7 @@ func TestUpdateAfterTheEnd(t *testing.T) {
 	r, client := startPrompt(t)
 	must.Get(client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil))(t)
 	for ended := false; !ended; {
-		alloc, _, err := client.Allocations().Info(testAllocID, nil)
-		must.OK(t, err)
+		alloc := asked(client.Allocations().Info(testAllocID, nil))(t)
 		ended = alloc.ClientTerminalStatus()
 	}
 	var said syncBuffer
@@ -148,8 +147,7 @@ func TestSDKGCOfARealAllocation(t *testing.T) {
 			}
 			must.Get(client.Allocations().Stop(&api.Allocation{ID: testAllocID}, nil))(t)
 			for ended := false; !ended; {
-				alloc, _, err := client.Allocations().Info(testAllocID, nil)
-				must.OK(t, err)
+				alloc := asked(client.Allocations().Info(testAllocID, nil))(t)
 				ended = alloc.ClientTerminalStatus() && strings.Contains(r.stdout.String(), "Ended")
 			}
 			must.OK(t, collect(client))

@@ -59,8 +59,7 @@ EOT
 // thread that makes it.
 func (r *running) as(uid int, addr, token string) *api.Client {
 	r.t.Helper()
-	dir, err := os.Open(filepath.Dir(addr)) // which only the task's group reaches by its path
-	must.OK(r.t, err)
+	dir := must.Get(os.Open(filepath.Dir(addr)))(r.t) // which only the task's group reaches by its path
 	r.t.Cleanup(func() { dir.Close() })
 	addr = fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(addr))
 	dial := func(context.Context, string, string) (conn net.Conn, err error) {
@@ -84,8 +83,7 @@ func (r *running) as(uid int, addr, token string) *api.Client {
 	config := api.DefaultConfig()
 	config.Address, config.SecretID = "http://127.0.0.1:1", token
 	config.HttpClient = &http.Client{Transport: &http.Transport{DialContext: dial}}
-	client, err := api.NewClient(config)
-	must.OK(r.t, err)
+	client := must.Get(api.NewClient(config))(r.t)
 	r.t.Cleanup(client.Close)
 	return client
 }

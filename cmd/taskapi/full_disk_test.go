@@ -38,8 +38,7 @@ func TestRunOnAFullDisk(t *testing.T) {
 				if err == nil && pages == 0 {
 					t.Errorf("it has succeeded: %q", out)
 				}
-				dirs, err := datadir.Dir(small.Dir).IDs()
-				must.OK(t, err)
+				dirs := must.Get(datadir.Dir(small.Dir).IDs())(t)
 				for _, id := range dirs {
 					if dir := datadir.Dir(small.Dir).Alloc(id); !exists(filepath.Join(dir, "t")) {
 						left, _ := os.ReadDir(dir)

@@ -25,8 +25,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 	t.Parallel()
 	l := datadir.Dir(shortDir(t))
 	logger := slog.New(slog.DiscardHandler)
-	c, err := l.Lock(testAllocID, l.Store(version), logger)
-	must.OK(t, err)
+	c := must.Get(l.Lock(testAllocID, l.Store(version), logger))(t)
 	group, job := "g", "over"
 	alloc := &api.Allocation{
 		ID: testAllocID, TaskGroup: group, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7,
@@ -34,8 +33,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 	}
 	must.OK(t, errors.Join(c.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}),
 		c.Close()))
-	before, err := os.Stat(l.State(testAllocID))
-	must.OK(t, err)
+	before := must.Get(os.Stat(l.State(testAllocID)))(t)
 	for i := range 5_000 {
 		// some of them removed after the state, in whatever order that is
 		many := filepath.Join(c.Dir, "task-"+strconv.Itoa(i%100))

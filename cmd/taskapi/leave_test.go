@@ -47,8 +47,7 @@ func testSignalBeforeItHasBegun(t *testing.T, sig syscall.Signal) {
 	until(t, p, "the task runs", func() bool { return written(counter) })
 	endsOf(t, p, syscall.SIGUSR1)
 
-	held, err := state.Open(path, version)
-	must.OK(t, err)
+	held := must.Get(state.Open(path, version))(t)
 	p = startProcess(t, dir, file)
 	until(t, p, "it waits for the state", func() bool { return opens(p.Process.Pid, path) })
 	must.OK(t, p.Process.Signal(sig))

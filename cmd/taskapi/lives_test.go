@@ -66,8 +66,7 @@ func statusOf(ctx context.Context, addr, token, method, path string) (int, error
 // status fails the test when there is no answer.
 func (r *running) status(addr, token string) int {
 	r.t.Helper()
-	status, err := statusOf(r.t.Context(), addr, token, http.MethodGet, "/v1/agent/health")
-	must.OK(r.t, err)
+	status := must.Get(statusOf(r.t.Context(), addr, token, http.MethodGet, "/v1/agent/health"))(r.t)
 	return status
 }
 
@@ -258,8 +257,8 @@ func keyOf(t *testing.T, token string) string {
 func (r *running) signingKey(token string) string {
 	r.t.Helper()
 	alloc := struct{ SigningKeyID string }{}
-	_, err := r.client(r.layout.OperatorSocket(testAllocID), token).Raw().Query("/v1/allocation/"+testAllocID, &alloc, nil)
-	must.OK(r.t, err)
+	operator := r.client(r.layout.OperatorSocket(testAllocID), token)
+	must.Get(operator.Raw().Query("/v1/allocation/"+testAllocID, &alloc, nil))(r.t)
 	return alloc.SigningKeyID
 }
 

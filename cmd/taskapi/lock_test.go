@@ -15,8 +15,7 @@ import (
 // TestAStopAfterTheEnd of an allocation that was to be replaced has nothing follow it.
 func TestAStopAfterTheEnd(t *testing.T) {
 	l := datadir.Dir(t.TempDir())
-	c, err := l.Lock(testAllocID, l.Store(version), slog.New(slog.DiscardHandler))
-	must.OK(t, err)
+	c := must.Get(l.Lock(testAllocID, l.Store(version), slog.New(slog.DiscardHandler)))(t)
 	alloc := &api.Allocation{ID: testAllocID, ClientStatus: api.AllocClientStatusComplete, ModifyIndex: 7}
 	interfaces.StopRequest{ReplacedBy: new(api.Allocation)}.Apply(alloc)
 	must.OK(t, c.State().Put(interfaces.Saved{Alloc: alloc, Terminal: true}))

@@ -125,10 +125,7 @@ func (a *machineAgent) register(job *api.Job) {
 // allocs returns the allocations of a job by status, each with its ID.
 func (a *machineAgent) allocs(job string) (found []string) {
 	a.t.Helper()
-	all, _, err := a.client().Jobs().Allocations(job, true, nil)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	all := asked(a.client().Jobs().Allocations(job, true, nil))(a.t)
 	for _, alloc := range all {
 		found = append(found, alloc.ClientStatus+" "+alloc.ID)
 	}
@@ -189,8 +186,7 @@ func TestAgentRunsJobs(t *testing.T) {
 	until(t, a.taskapiProcess, "sees what runs beside it", func() bool { return len(a.allocs("other")) == 1 })
 
 	id := strings.Fields(before[0])[1]
-	alloc, _, err := client.Allocations().Info(id, nil)
-	must.OK(t, err)
+	alloc := asked(client.Allocations().Info(id, nil))(t)
 	var out bytes.Buffer
 	code, err := client.Allocations().Exec(t.Context(), alloc, "t", false, []string{"/bin/echo", "hi"},
 		strings.NewReader(""), &out, &out, nil, nil)
@@ -208,9 +204,7 @@ func TestAgentRunsJobs(t *testing.T) {
 		t.Errorf("the index went from %d to %+v, %v", meta.LastIndex, again, err)
 	}
 
-	if _, _, err := b.client().Jobs().Deregister("pair", false, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(b.client().Jobs().Deregister("pair", false, nil))(t)
 	until(t, b.taskapiProcess, "stops the job", func() bool {
 		return !strings.Contains(strings.Join(b.allocs("pair"), " "), "running")
 	})
@@ -221,9 +215,7 @@ func TestAgentRunsJobs(t *testing.T) {
 	if err := b.client().Allocations().Restart(alloc, "", nil); answeredStatus(err) != http.StatusConflict {
 		t.Errorf("a restart of what has ended: %v", err)
 	}
-	if _, _, err := b.client().Jobs().Deregister("pair", true, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(b.client().Jobs().Deregister("pair", true, nil))(t)
 	until(t, b.taskapiProcess, "removes a purged job", func() bool { return len(b.allocs("pair")) == 0 })
 	if _, _, err := b.client().Jobs().Info("pair", nil); answeredStatus(err) != http.StatusNotFound {
 		t.Errorf("a purged job: %v", err)
@@ -247,7 +239,7 @@ func TestAgentOnWhatHasEnded(t *testing.T) {
   }
 }`))
 	client := a.client()
-	allocs := first(client.Jobs().Allocations("done", true, nil))(t)
+	allocs := asked(client.Jobs().Allocations("done", true, nil))(t)
 	usage, err := client.Allocations().Stats(&api.Allocation{ID: allocs[0].ID}, nil)
 	if err != nil || usage.Tasks["t"] == nil || len(usage.Tasks["t"].Pids) > 0 || usage.Timestamp != 0 {
 		t.Errorf("it uses %+v, %v", usage, err)
@@ -255,18 +247,12 @@ func TestAgentOnWhatHasEnded(t *testing.T) {
 	if services, _, err := client.Jobs().Services("done", nil); err != nil || len(services) != 0 {
 		t.Errorf("it has the services %v, %v", services, err)
 	}
-	placed := first(client.Evaluations().Info(allocs[0].EvalID, nil))(t)
+	placed := asked(client.Evaluations().Info(allocs[0].EvalID, nil))(t)
 	if placed.PlanAnnotations == nil || placed.PlanAnnotations.DesiredTGUpdates["g"].Place != 1 || placed.Type != "batch" {
 		t.Errorf("it was placed by the evaluation %+v", placed)
 	}
-	over, _, err := client.Allocations().Info(allocs[0].ID, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop, err := client.Allocations().Stop(over, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	over := asked(client.Allocations().Info(allocs[0].ID, nil))(t)
+	stop := must.Get(client.Allocations().Stop(over, nil))(t)
 	if made, _, err := client.Evaluations().Info(stop.EvalID, nil); err != nil || made.TriggeredBy != "alloc-stop" {
 		t.Errorf("its stop made the evaluation %+v, %v", made, err)
 	}
@@ -368,8 +354,7 @@ func TestAgentRefusesLaxerAllocations(t *testing.T) {
 		t.Errorf("the processes were %q, and are %q", before, now)
 	}
 
-	_, _, err := client.Jobs().Deregister("pair", false, nil)
-	must.OK(t, err)
+	asked(client.Jobs().Deregister("pair", false, nil))(t)
 	a.register(job)
 	job.TaskGroups[0].Count = new(3)
 	a.register(job)
@@ -423,9 +408,7 @@ func TestAgentRunsWhatStops(t *testing.T) {
 	job.TaskGroups[0].Tasks[0].ShutdownDelay = 7 * time.Second // longer than a registration that has begun is waited for
 	a.register(job)
 	client := a.client()
-	if _, _, err := client.Jobs().Deregister("pair", false, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(client.Jobs().Deregister("pair", false, nil))(t)
 	errs := make([]error, 2)
 	var both sync.WaitGroup
 	for i := range errs {
@@ -478,15 +461,13 @@ func TestAgentStopsARegistration(t *testing.T) {
 				kill(t, a.taskapiProcess)
 				now = startAgent(t, a.data)
 			}
-			_, _, err := now.client().Jobs().Deregister("pair", false, nil)
-			must.OK(t, err)
+			asked(now.client().Jobs().Deregister("pair", false, nil))(t)
 			stopped := now.allocs("pair")
 			<-answered
 			until(t, now.taskapiProcess, "ends all allocations", func() bool {
 				return len(processesOf(t, a.data)) == 0 && !strings.Contains(strings.Join(now.allocs("pair"), " "), "ing ")
 			})
-			all, _, err := now.client().Jobs().Allocations("pair", true, nil)
-			must.OK(t, err)
+			all := asked(now.client().Jobs().Allocations("pair", true, nil))(t)
 			if len(all) != len(stopped) {
 				t.Errorf("the job had %d allocations when it was stopped, and has %d", len(stopped), len(all))
 			}
@@ -508,9 +489,7 @@ func TestAgentsPurgeOutlivesIt(t *testing.T) {
 	job.TaskGroups[0].Tasks[0].ShutdownDelay = time.Second
 	a.register(job)
 	before := a.allocs("pair")
-	if _, _, err := a.client().Jobs().Deregister("pair", true, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(a.client().Jobs().Deregister("pair", true, nil))(t)
 	kill(t, a.taskapiProcess)
 	until(t, a.taskapiProcess, "removes the job", func() bool {
 		return !slices.ContainsFunc(before, func(alloc string) bool {
@@ -559,11 +538,9 @@ func TestAgentEnforcesTheIndexInTurn(t *testing.T) {
 	job.TaskGroups[0].Update = &api.UpdateStrategy{MaxParallel: new(0)}
 	job.TaskGroups[0].Tasks[0].ShutdownDelay = 7 * time.Second // longer than an answer waits for the work
 	a.register(job)
-	now, _, err := a.client().Jobs().Info("pair", nil)
-	must.OK(t, err)
+	now := asked(a.client().Jobs().Info("pair", nil))(t)
 	job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "1"}
-	_, _, err = a.client().Jobs().EnforceRegister(job, *now.JobModifyIndex, nil)
-	must.OK(t, err)
+	asked(a.client().Jobs().EnforceRegister(job, *now.JobModifyIndex, nil))(t)
 	job.TaskGroups[0].Tasks[0].Env["VERSION"] = "2"
 	until(t, a.taskapiProcess, "refuses the second registration", func() bool {
 		_, _, err := a.client().Jobs().EnforceRegister(job, *now.JobModifyIndex, nil)
@@ -583,18 +560,18 @@ func TestAgentTellsTheJobsIndex(t *testing.T) {
 	job.TaskGroups[0].Update = &api.UpdateStrategy{MaxParallel: new(0)}
 	var made *api.JobRegisterResponse
 	until(t, a.taskapiProcess, "carries out a registration before it answers", func() bool {
-		made = first(a.client().Jobs().Register(job, nil))(t)
-		return first(a.client().Evaluations().Info(made.EvalID, nil))(t).Status == api.EvalStatusComplete
+		made = asked(a.client().Jobs().Register(job, nil))(t)
+		return asked(a.client().Evaluations().Info(made.EvalID, nil))(t).Status == api.EvalStatusComplete
 	})
-	if now := first(a.client().Jobs().Info("pair", nil))(t); made.JobModifyIndex != *now.JobModifyIndex {
+	if now := asked(a.client().Jobs().Info("pair", nil))(t); made.JobModifyIndex != *now.JobModifyIndex {
 		t.Errorf("the answer has the index %d, the job %d", made.JobModifyIndex, *now.JobModifyIndex)
 	}
 	job.TaskGroups[0].Tasks[0].Env = map[string]string{"VERSION": "1"}
-	first(a.client().Jobs().EnforceRegister(job, made.JobModifyIndex, nil))(t)
+	asked(a.client().Jobs().EnforceRegister(job, made.JobModifyIndex, nil))(t)
 }
 
-// first returns the first result of a call of the SDK, or ends the test.
-func first[T, M any](value T, _ M, err error) func(*testing.T) T {
+// asked returns what a call of the SDK is for, or ends the test.
+func asked[T, M any](value T, _ M, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
 		must.OK(t, err)
@@ -659,9 +636,7 @@ func TestAgentsNamespaces(t *testing.T) {
 	if answeredStatus(err) != http.StatusBadRequest || !strings.Contains(err.Error(), "default, other, third") {
 		t.Errorf("in all namespaces: %v", err)
 	}
-	if _, _, err := a.client().Jobs().Deregister("pair", true, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(a.client().Jobs().Deregister("pair", true, nil))(t)
 	until(t, a.taskapiProcess, "removes one job", func() bool {
 		allocs, _, err := client.Allocations().List(all)
 		return err == nil && len(allocs) == 2 && allocs[0].DesiredStatus == "run" && allocs[1].DesiredStatus == "run"
@@ -708,9 +683,7 @@ func TestAgentResumes(t *testing.T) {
 	a := startAgent(t, shortDir(t))
 	a.register(parsedJob(t, strings.Replace(pairJob, "count = 2", "", 1)))
 	a.register(parsedJob(t, strings.NewReplacer("count = 2", "", "pair", "gone").Replace(pairJob)))
-	if _, _, err := a.client().Jobs().Deregister("gone", false, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(a.client().Jobs().Deregister("gone", false, nil))(t)
 	id := strings.Fields(a.allocs("pair")[0])[1]
 	until(t, a.taskapiProcess, "stops a job", func() bool { return strings.HasPrefix(a.allocs("gone")[0], "complete ") })
 	task := sleeping(t, a.data)
@@ -730,24 +703,15 @@ func TestAgentResumes(t *testing.T) {
 // killTaskapi kills the process that runs an allocation.
 func (a *machineAgent) killTaskapi(id string) {
 	a.t.Helper()
-	conn, err := net.Dial("unix", filepath.Join(a.data, "allocs", id, "operator.sock"))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("unix", filepath.Join(a.data, "allocs", id, "operator.sock")))(a.t)
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	err = raw.Control(func(fd uintptr) {
+	raw := must.Get(conn.(*net.UnixConn).SyscallConn())(a.t)
+	must.OK(a.t, raw.Control(func(fd uintptr) {
 		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil ||
 			syscall.Kill(int(peer.Pid), syscall.SIGKILL) != nil {
 			a.t.Errorf("its taskapi can't be killed: %v", err)
 		}
-	})
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	}))
 }
 
 // TestAgentEndsStops: a job is registered while its allocation is being stopped, and nothing runs that allocation or
@@ -759,9 +723,7 @@ func TestAgentEndsStops(t *testing.T) {
 	job.TaskGroups[0].Tasks[0].ShutdownDelay = 2 * time.Second
 	a.register(job)
 	before := a.allocs("pair")
-	if _, _, err := a.client().Jobs().Deregister("pair", false, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(a.client().Jobs().Deregister("pair", false, nil))(t)
 	a.killTaskapi(strings.Fields(before[0])[1])
 	a.register(job)
 	if now := a.allocs("pair"); len(now) != 2 || !strings.HasPrefix(now[0], "complete ") ||

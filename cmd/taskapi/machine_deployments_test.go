@@ -45,10 +45,7 @@ func TestAgentsDeployments(t *testing.T) {
 	job := parsedJob(t, teamJob)
 	deployed := func(version uint64, desired map[string]int) *api.Deployment {
 		t.Helper()
-		made, _, err := client.Jobs().Register(job, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		made := asked(client.Jobs().Register(job, nil))(t)
 		var d *api.Deployment
 		until(t, a.taskapiProcess, "deploys the job", func() bool {
 			e, _, err := client.Evaluations().Info(made.EvalID, nil)
@@ -94,10 +91,7 @@ func TestAgentsDeployments(t *testing.T) {
 		diffs[0].TaskGroups[0].Fields[0].Name != "count" {
 		t.Errorf("versions %+v, with the differences %+v, want 2 with another count: %v", versions, diffs, err)
 	}
-	stubs, _, err := client.Jobs().Allocations("team", true, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stubs := asked(client.Jobs().Allocations("team", true, nil))(t)
 	for _, stub := range stubs {
 		if stub.JobVersion != 1 {
 			t.Errorf("allocation %s has version %d", stub.Name, stub.JobVersion)
@@ -109,10 +103,7 @@ func TestAgentsDeployments(t *testing.T) {
 
 	job.TaskGroups[1].Tasks[0].Config["command"] = "/no/such/program"
 	job.TaskGroups[1].RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
-	made, _, err := client.Jobs().Register(job, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := asked(client.Jobs().Register(job, nil))(t)
 	until(t, a.taskapiProcess, "fails the deployment", func() bool {
 		e, _, err := client.Evaluations().Info(made.EvalID, nil)
 		if err != nil || e.DeploymentID == "" {
@@ -131,10 +122,7 @@ func TestAgentPlansTheJob(t *testing.T) {
 	job := parsedJob(t, teamJob)
 	plan := func(a, b api.DesiredUpdates) *api.JobPlanResponse {
 		t.Helper()
-		p, _, err := client.Jobs().Plan(job, true, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := asked(client.Jobs().Plan(job, true, nil))(t)
 		if strings.Contains(p.Warnings, "count") {
 			t.Errorf("warnings %q", p.Warnings)
 		}

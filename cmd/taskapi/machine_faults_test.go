@@ -45,8 +45,7 @@ func TestAgentsRequestsEndWithTheAllocation(t *testing.T) {
 		}
 	}()
 	frames, failed := client.AllocFS().Logs(alloc, true, "t", "stdout", "start", 0, nil, nil)
-	_, _, err = client.Jobs().Deregister("pair", false, nil)
-	must.OK(t, err)
+	asked(client.Jobs().Deregister("pair", false, nil))(t)
 	for open := true; open; {
 		select {
 		case _, open = <-frames:
@@ -71,8 +70,7 @@ func TestAgentsExecSessionsEnd(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, shortDir(t))
 	a.register(parsedJob(t, soloJob))
-	alloc, _, err := a.client().Allocations().Info(strings.Fields(a.allocs("pair")[0])[1], nil)
-	must.OK(t, err)
+	alloc := asked(a.client().Allocations().Info(strings.Fields(a.allocs("pair")[0])[1], nil))(t)
 	for _, end := range []string{"client", "agent"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -124,8 +122,7 @@ func TestAgentsDiskIsFull(t *testing.T) {
 	if err != nil || len(jobs) != 1 || len(sleeping(t, dir)) != 1 {
 		t.Errorf("jobs %+v, processes %q, %v", jobs, sleeping(t, dir), err)
 	}
-	_, _, err = client.Jobs().Deregister("pair", false, nil)
-	must.OK(t, err)
+	asked(client.Jobs().Deregister("pair", false, nil))(t)
 	until(t, a.taskapiProcess, "stops a job on a full disk", func() bool { return len(sleeping(t, dir)) == 0 })
 	small.Empty()
 	a.register(other)
@@ -153,8 +150,7 @@ func TestAgentsHalfWrittenState(t *testing.T) {
 		_ = syscall.Kill(atoi(pid), syscall.SIGKILL) // it may have ended with its keeper
 	}
 	state := filepath.Join(a.data, "allocs", id, "state.db")
-	info, err := os.Stat(state)
-	must.OK(t, err)
+	info := must.Get(os.Stat(state))(t)
 	must.OK(t, os.Truncate(state, info.Size()/2))
 	b := startAgent(t, a.data)
 	until(t, b.taskapiProcess, "names the damaged state", func() bool {

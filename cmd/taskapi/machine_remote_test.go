@@ -86,8 +86,7 @@ func TestAgentsRemoteDoor(t *testing.T) {
 	for range 300 { // nor do those of a client with a certificate that sends no token
 		defer must.Get(tls.Dial("tcp", address, idle))(t).Close()
 	}
-	token, err := os.ReadFile(filepath.Join(a.data, "operator.token"))
-	must.OK(t, err)
+	token := must.Get(os.ReadFile(filepath.Join(a.data, "operator.token")))(t)
 	for range 300 { // nor those that are idle after a request with the token, which may have expired meanwhile
 		conn := must.Get(tls.Dial("tcp", address, idle))(t)
 		defer conn.Close()
@@ -176,11 +175,9 @@ func TestAgentShowsChildren(t *testing.T) {
 	client := a.client()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0, nil)
-	must.OK(t, err)
+	stream := must.Get(client.EventStream().Stream(ctx, map[api.Topic][]string{api.TopicAllocation: {"*"}}, 0, nil))(t)
 	a.register(parsedJob(t, parentJob))
-	made, _, err := client.Jobs().Dispatch("resize", nil, nil, "", nil)
-	must.OK(t, err)
+	made := asked(client.Jobs().Dispatch("resize", nil, nil, "", nil))(t)
 	e, _, err := client.Evaluations().Info(made.EvalID, nil)
 	if err != nil || e.JobID != made.DispatchedJobID {
 		t.Errorf("the evaluation of the dispatch is %+v, %v", e, err)
@@ -210,15 +207,12 @@ func TestAgentShowsChildren(t *testing.T) {
 			t.Fatalf("the stream has the jobs %v", seen)
 		}
 	}
-	node, err := client.Agent().Self()
-	must.OK(t, err)
+	node := must.Get(client.Agent().Self())(t)
 	allocs, _, err := client.Nodes().Allocations(node.Stats["client"]["node_id"], nil)
 	if err != nil || len(allocs) != 1 || allocs[0].JobID != made.DispatchedJobID || allocs[0].Resources == nil {
 		t.Errorf("the node has the allocations %+v, %v", allocs, err)
 	}
-	text, err := client.Raw().Response("/v1/metrics?format=prometheus", nil)
-	must.OK(t, err)
+	text := must.Get(client.Raw().Response("/v1/metrics?format=prometheus", nil))(t)
 	defer text.Close()
-	_, _, err = client.Jobs().Deregister(made.DispatchedJobID, false, nil)
-	must.OK(t, err)
+	asked(client.Jobs().Deregister(made.DispatchedJobID, false, nil))(t)
 }

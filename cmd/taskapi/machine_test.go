@@ -53,8 +53,7 @@ func TestATaskSetsMetadata(t *testing.T) {
 		t.Errorf("another task sets: %v", err)
 	}
 
-	alloc, _, err := task.Allocations().Info(testAllocID, nil)
-	must.OK(t, err)
+	alloc := asked(task.Allocations().Info(testAllocID, nil))(t)
 	must.OK(t, task.Allocations().Restart(alloc, "server", nil))
 	r.eventually("the metadata in the server's next process", func() bool { return rack() == "in r7" })
 }

@@ -33,8 +33,7 @@ func TestMemoryAtRest(t *testing.T) {
 	t.Parallel()
 	const most = 14 << 20
 	dir := shortDir(t)
-	built, err := os.ReadFile(buildNext(t)) // the race detector takes three times as much
-	must.OK(t, err)
+	built := must.Get(os.ReadFile(buildNext(t)))(t) // the race detector takes three times as much
 	program := filepath.Join(dir, "taskapi")
 	must.Program(t, program, built)
 	job := "job \"rest\" {\n group \"g\" {\n update {\n min_healthy_time = \"1s\"\n }\n" + sleeperTasks(3) + "}\n}\n"
@@ -77,8 +76,7 @@ func TestMemoryOfHostileTasks(t *testing.T) {
 	})
 	operator := r.client(r.layout.OperatorSocket(testAllocID), r.file("operator.token"))
 	memory := func() (bytesInUse float64) {
-		text, err := operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}})
-		must.OK(t, err)
+		text := must.Get(operator.Operator().Metrics(&api.QueryOptions{Params: map[string]string{"format": "prometheus"}}))(t)
 		for line := range bytes.Lines(text) {
 			var value float64
 			if n, _ := fmt.Sscanf(string(line), "go_memstats_sys_bytes %g", &value); n == 1 {
@@ -101,11 +99,10 @@ func TestMemoryOfHostileTasks(t *testing.T) {
 	for i := range hostile {
 		task := fmt.Sprintf("t%d", i)
 		for k := range 40 {
-			c, err := net.Dial("unix", r.allocDir(task, "secrets", "api.sock"))
-			must.OK(t, err)
+			c := must.Get(net.Dial("unix", r.allocDir(task, "secrets", "api.sock")))(t)
 			defer c.Close()
 			path := []string{"ls/%s?path=alloc/data/bad", "stream/%s?path=alloc/data/big"}[k%2]
-			_, err = fmt.Fprintf(c, "GET /v1/client/fs/"+path+" HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", testAllocID,
+			_, err := fmt.Fprintf(c, "GET /v1/client/fs/"+path+" HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", testAllocID,
 				r.file(task, "secrets", "nomad_token"))
 			must.OK(t, err)
 			conns = append(conns, c)

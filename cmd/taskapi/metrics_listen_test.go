@@ -22,8 +22,7 @@ var servedAt = regexp.MustCompile(`served at (http://\S+)/metrics`)
 // scrape reads the measurements as Prometheus does.
 func scrape(t *testing.T, base string) map[string]*dto.MetricFamily {
 	t.Helper()
-	answer, err := http.Get(base + "/metrics")
-	must.OK(t, err)
+	answer := must.Get(http.Get(base + "/metrics"))(t)
 	defer answer.Body.Close()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(answer.Body)
@@ -157,8 +156,7 @@ func TestMetricsListenRefused(t *testing.T) {
 // the address.
 func TestMetricsListenIsRemembered(t *testing.T) {
 	t.Parallel()
-	free, err := net.Listen("tcp", "127.0.0.9:0") // at which nobody else asks for a port
-	must.OK(t, err)
+	free := must.Get(net.Listen("tcp", "127.0.0.9:0"))(t) // at which nobody else asks for a port
 	address := free.Addr().String()
 	free.Close()
 	dir := shortDir(t)

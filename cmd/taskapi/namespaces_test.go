@@ -51,8 +51,7 @@ func (n *network) namespace(t *testing.T, name string) string {
 		exec sleep 100000`, "sh", name, id)
 	var said bytes.Buffer
 	cmd.Stderr = &said
-	out, err := cmd.StdoutPipe()
-	must.OK(t, err)
+	out := must.Get(cmd.StdoutPipe())(t)
 	must.OK(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	if n, _ := out.Read(make([]byte, len("ready\n"))); n == 0 {

@@ -298,8 +298,7 @@ type nomadAPI struct {
 
 func (n nomadAPI) send(t *testing.T, method, path string, body []byte, headers map[string]string) *http.Response {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, bytes.NewReader(body))
-	must.OK(t, err)
+	request := must.Get(http.NewRequestWithContext(t.Context(), method, "http://localhost"+path, bytes.NewReader(body)))(t)
 	request.Header.Set("X-Nomad-Token", n.r.file("operator.token"))
 	for name, value := range headers {
 		request.Header.Set(name, value)
@@ -311,16 +310,13 @@ func (n nomadAPI) send(t *testing.T, method, path string, body []byte, headers m
 // answer.
 func (n nomadAPI) do(t *testing.T, want nomadAnswer) (status int, index string, value any) {
 	t.Helper()
-	alloc, _, err := n.sdk.Allocations().Info(testAllocID, nil)
-	must.OK(t, err)
+	alloc := asked(n.sdk.Allocations().Info(testAllocID, nil))(t)
 	var body []byte
 	if want.Body != nil {
 		if want.Body["Job"] == "{job}" {
 			want.Body["Job"] = alloc.Job
 		}
-		if body, err = json.Marshal(want.Body); err != nil {
-			t.Fatal(err)
-		}
+		body = must.Get(json.Marshal(want.Body))(t)
 	}
 	path := strings.NewReplacer("{alloc}", alloc.ID, "{job}", alloc.JobID, "{eval}", alloc.EvalID, "{node}", alloc.NodeID,
 		"{deployment}", alloc.DeploymentID).

@@ -202,8 +202,7 @@ func TestProxyAsATask(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), sidecarJob)
 	operator := r.operator()
-	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
-	must.OK(t, err)
+	alloc := asked(operator.Allocations().Info(testAllocID, nil))(t)
 	url := "http://127.0.0.1:" + strconv.Itoa(alloc.AllocatedResources.Shared.Ports[0].Value)
 	own := sdk(t, url, r.file("server", "secrets", "nomad_token"))
 	r.eventually("served", func() bool {

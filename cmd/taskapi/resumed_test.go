@@ -25,10 +25,8 @@ import (
 // submitted returns the text of the job's present version, and which version that is; empty when there is none.
 func submitted(t *testing.T, operator *client.Client) (text string, version uint64) {
 	t.Helper()
-	sdk, err := operator.SDK()
-	must.OK(t, err)
-	job, _, err := sdk.Jobs().Info("prompt", nil)
-	must.OK(t, err)
+	sdk := must.Get(operator.SDK())(t)
+	job := asked(sdk.Jobs().Info("prompt", nil))(t)
 	found, _, err := sdk.Jobs().Submission("prompt", int(*job.Version), nil)
 	switch {
 	case err != nil && strings.Contains(err.Error(), "404"):
@@ -57,11 +55,9 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 	if text, version := submitted(t, operator); text != promptJob || version != 0 {
 		t.Errorf("version %d was made from\n%s\nwant version 0 from the job file", version, text)
 	}
-	sdk, err := operator.SDK()
-	must.OK(t, err)
+	sdk := must.Get(operator.SDK())(t)
 	rack := "r1"
-	must.Get(sdk.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": &rack}},
-		nil))(t)
+	must.Get(sdk.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": &rack}}, nil))(t)
 	endsOf(t, p, syscall.SIGUSR1)
 
 	p = startProcess(t, dir, file)
@@ -69,9 +65,7 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 	if text, _ := submitted(t, operator); text != promptJob {
 		t.Errorf("after a resume the job was made from\n%s\nwant the job file", text)
 	}
-	if sdk, err = operator.SDK(); err != nil {
-		t.Fatal(err)
-	}
+	sdk = must.Get(operator.SDK())(t)
 	if meta, err := sdk.Nodes().Meta().Read("", nil); err != nil || meta.Meta["rack"] != rack {
 		t.Errorf("metadata after a resume = %+v, %v; want rack %s", meta, err, rack)
 	}
@@ -83,14 +77,11 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 		t.Errorf("node after a resume = %+v, %v; want rack %s", whole, err, rack)
 	}
 
-	job, _, err := sdk.Jobs().Info("prompt", nil)
-	must.OK(t, err)
+	job := asked(sdk.Jobs().Info("prompt", nil))(t)
 	*job.Priority = 77
 	const text = "the text of version 1"
-	if _, _, err := sdk.Jobs().RegisterOpts(job,
-		&api.RegisterOptions{Submission: &api.JobSubmission{Source: text, Format: "hcl2"}}, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(sdk.Jobs().RegisterOpts(job,
+		&api.RegisterOptions{Submission: &api.JobSubmission{Source: text, Format: "hcl2"}}, nil))(t)
 	if got, version := submitted(t, operator); got != text || version != 1 {
 		t.Errorf("version %d was made from %q, want version 1 from %q", version, got, text)
 	}
@@ -103,10 +94,8 @@ func TestWhatAResumedAgentKnows(t *testing.T) {
 	if got, version := submitted(t, operator); got != text || version != 1 {
 		t.Errorf("after a refusal version %d was made from %q, want version 1 from %q", version, got, text)
 	}
-	if _, _, err := sdk.Jobs().RegisterOpts(job,
-		&api.RegisterOptions{Submission: &api.JobSubmission{Source: forced, Format: "hcl2"}}, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(sdk.Jobs().RegisterOpts(job,
+		&api.RegisterOptions{Submission: &api.JobSubmission{Source: forced, Format: "hcl2"}}, nil))(t)
 	until(t, p, "what replaces it runs", func() bool {
 		at := begunAt(t, operator)
 		return at != 0 && at != before

@@ -13,10 +13,7 @@ import (
 // running returns how many allocations of a job run, and whether each has a version of it that a function accepts.
 func (a *machineAgent) running(client *api.Client, job string, accepts func(*api.Job) bool) (count int, all bool) {
 	a.t.Helper()
-	found, _, err := client.Jobs().Allocations(job, true, nil)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	found := asked(client.Jobs().Allocations(job, true, nil))(a.t)
 	all = true
 	for _, stub := range found {
 		if stub.ClientStatus != api.AllocClientStatusRunning {
@@ -85,17 +82,13 @@ func TestAgentScales(t *testing.T) {
 	if _, _, err := client.Jobs().Revert("pair", texts["one"], new(uint64(99)), nil, "", ""); answeredStatus(err) != 409 {
 		t.Errorf("a revert from another version: %v", err)
 	}
-	if _, _, err := client.Jobs().Revert("pair", texts["one"], nil, nil, "", ""); err != nil {
-		t.Fatal(err)
-	}
+	asked(client.Jobs().Revert("pair", texts["one"], nil, nil, "", ""))(t)
 	until(t, a.taskapiProcess, "reverts all allocations", func() bool {
 		now, all := a.running(client, "pair", func(job *api.Job) bool { return job.Meta["text"] == "one" })
 		return now == 3 && all
 	})
 	scale(1)
-	if _, _, err := client.Jobs().Deregister("pair", false, nil); err != nil {
-		t.Fatal(err)
-	}
+	asked(client.Jobs().Deregister("pair", false, nil))(t)
 	until(t, a.taskapiProcess, "stops the job", func() bool {
 		now, _ := a.running(client, "pair", func(*api.Job) bool { return true })
 		return now == 0

@@ -260,18 +260,14 @@ func verdictOf(err error) (string, error) {
 func sdkWorld(t *testing.T, operator *api.Client) sdkArguments {
 	t.Helper()
 	job := func() *api.Job {
-		job, _, err := operator.Jobs().Info("demo", nil)
-		must.OK(t, err)
+		job := asked(operator.Jobs().Info("demo", nil))(t)
 		return job
 	}
 	changed := job()
 	*changed.TaskGroups[0].Tasks[1].KillTimeout += 1e9
 	submission := &api.JobSubmission{Source: "the text", Format: "hcl2"}
-	if _, _, err := operator.Jobs().RegisterOpts(changed, &api.RegisterOptions{Submission: submission}, nil); err != nil {
-		t.Fatal(err)
-	}
-	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
-	must.OK(t, err)
+	asked(operator.Jobs().RegisterOpts(changed, &api.RegisterOptions{Submission: submission}, nil))(t)
+	alloc := asked(operator.Allocations().Info(testAllocID, nil))(t)
 	const log = "alloc/logs/server.stdout.0"
 	return sdkArguments{
 		byType: map[reflect.Type]any{reflect.TypeFor[*api.Allocation](): alloc, reflect.TypeFor[*api.Job](): job()},

@@ -91,8 +91,7 @@ func TestConnectionsAreASetting(t *testing.T) {
 // metrics returns what the operator reads of counters and gauges without labels.
 func metrics(t *testing.T, r *running) map[string]float64 {
 	t.Helper()
-	summary, _, err := r.operator().Operator().MetricsSummary(nil)
-	must.OK(t, err)
+	summary := asked(r.operator().Operator().MetricsSummary(nil))(t)
 	all := map[string]float64{}
 	for _, g := range summary.Gauges {
 		all[g.Name] = float64(g.Value)

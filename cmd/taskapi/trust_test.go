@@ -115,9 +115,7 @@ func TestAuditOfReads(t *testing.T) {
 		log := filepath.Join(t.TempDir(), "audit.log")
 		r := startRun(t, shortDir(t), testJob, "-o", "audit.path="+log, "-o", "audit.reads="+reads)
 		for range 3 { // the last of the same bytes skips the parser
-			if _, _, err := r.operator().Allocations().Info(testAllocID, nil); err != nil {
-				t.Fatal(err)
-			}
+			asked(r.operator().Allocations().Info(testAllocID, nil))(t)
 		}
 		r.stop()
 		content := must.Read(t, log)
@@ -180,8 +178,7 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 	t.Parallel()
 	r := startRun(t, shortDir(t), testJob, "-o", "audit.path=/dev/full", "-o", "audit.required=true")
 	operator := r.operator()
-	alloc, _, err := operator.Allocations().Info(testAllocID, nil)
-	must.OK(t, err)
+	alloc := asked(operator.Allocations().Info(testAllocID, nil))(t)
 	for name, client := range map[string]*api.Client{"the operator": operator, "a task": r.task()} {
 		if err := client.Allocations().Signal(alloc, nil, "other", "SIGKILL"); err == nil ||
 			!strings.Contains(err.Error(), "503 (the audit log can't be written") {

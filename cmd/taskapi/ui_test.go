@@ -142,8 +142,7 @@ func startUI(t *testing.T, r *running, args ...string) *page {
 func (p *page) link() string {
 	p.t.Helper()
 	for {
-		line, err := p.out.ReadString('\n')
-		must.OK(p.t, err)
+		line := must.Get(p.out.ReadString('\n'))(p.t)
 		if found := linked.FindStringSubmatch(line); found != nil {
 			p.url, p.host = "http://127.0.0.1:"+found[2], found[1]
 			return found[0]
@@ -159,18 +158,15 @@ func (p *page) request(method, path string, change func(*http.Request)) (status 
 		_, path, _ = strings.Cut(rest, "/")
 		path = "/" + path
 	}
-	req, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, nil)
-	must.OK(p.t, err)
+	req := must.Get(http.NewRequestWithContext(p.t.Context(), method, p.url+path, nil))(p.t)
 	req.Host = p.host
 	if change != nil {
 		change(req)
 	}
 	p.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	resp, err := p.Do(req)
-	must.OK(p.t, err)
+	resp := must.Get(p.Do(req))(p.t)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	must.OK(p.t, err)
+	text := must.Get(io.ReadAll(resp.Body))(p.t)
 	return resp.StatusCode, string(text), resp.Header
 }
 

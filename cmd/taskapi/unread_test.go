@@ -19,8 +19,8 @@ import (
 // fill writes to a pipe or a terminal until it takes no more, and says how much it took.
 func fill(t *testing.T, f *os.File) (filled int) {
 	t.Helper()
-	again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), os.O_WRONLY|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0)
-	must.OK(t, err)
+	again := must.Get(os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", f.Fd()),
+		os.O_WRONLY|syscall.O_NOCTTY|syscall.O_NONBLOCK, 0))(t)
 	defer again.Close()
 	for chunk := []byte(strings.Repeat("x", 1023) + "\n"); len(chunk) > 0; {
 		n, err := syscall.Write(int(again.Fd()), chunk)

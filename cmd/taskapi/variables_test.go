@@ -157,13 +157,11 @@ func TestLocks(t *testing.T) {
 	task := r.task()
 
 	v := api.Variable{Path: "election/leader", Lock: &api.VariableLock{TTL: "10s", LockDelay: "1s"}}
-	mine, err := task.Locks(api.WriteOptions{}, v)
-	must.OK(t, err)
+	mine := must.Get(task.Locks(api.WriteOptions{}, v))(t)
 	if path, err := mine.Acquire(t.Context()); path != v.Path || err != nil {
 		t.Fatalf("acquire = %q, %v", path, err)
 	}
-	others, err := operator.Locks(api.WriteOptions{}, v)
-	must.OK(t, err)
+	others := must.Get(operator.Locks(api.WriteOptions{}, v))(t)
 	if _, err := others.Acquire(t.Context()); !errors.Is(err, api.ErrLockConflict) {
 		t.Errorf("another acquires: %v", err)
 	}
@@ -189,7 +187,7 @@ func TestLocks(t *testing.T) {
 
 	leaser := task.NewLockLeaser(mine, api.LockLeaserOptionWithEarlyReturn(true))
 	led := false
-	err = leaser.Start(t.Context(), func(context.Context) error {
+	err := leaser.Start(t.Context(), func(context.Context) error {
 		led = true
 		if _, err := others.Acquire(t.Context()); !errors.Is(err, api.ErrLockConflict) {
 			t.Errorf("another acquires what the leader holds: %v", err)
