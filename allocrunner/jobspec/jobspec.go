@@ -1,9 +1,9 @@
 // Package jobspec reads Nomad job files, HCL2 or JSON.
 //
-// Parse promises that every block and argument of the job specification ends in the api.Job, and that what is unknown is
-// an error with its position. A text in HCL can make it use any amount of time, memory and stack: package bounded has
-// limits for them. The package starts nothing, and reads no files but the job file, the variable files and those that
-// the job file's functions name. Package review lists the parts of a job that one machine can't honour.
+// Parse promises that every block and argument of the job specification ends in the api.Job, and that what is unknown
+// is an error with its position. A text in HCL can make it use any amount of time, memory and stack: package bounded
+// has limits for them. The package starts nothing, and reads no files but the job file, the variable files and those
+// that the job file's functions name. Package review lists the parts of a job that one machine can't honour.
 package jobspec
 
 import (

@@ -1,5 +1,5 @@
-// Package limited gives a process of this program limits, which the kernel enforces since Go can stop neither a loop nor
-// an allocation, and says why such a process has ended.
+// Package limited gives a process of this program limits, and says why such a process has ended. The kernel enforces
+// the limits, since Go can stop neither a loop nor an allocation.
 package limited
 
 import (
