@@ -464,9 +464,7 @@ func TestARestartDuringARestart(t *testing.T) {
 		hook.goOn <- struct{}{}
 		r.untilState("main", "running")
 	}
-	if n := r.runner.Alloc().TaskStates["main"].Restarts; n != 2 {
-		t.Errorf("%d restarts, want 2", n)
-	}
+	same.As(t, 2, r.runner.Alloc().TaskStates["main"].Restarts, "restarts")
 	r.write("alloc/fail", "")
 	until(t, hook.entered)
 	wantBoth("while it starts after a failure", interfaces.ErrTaskNotRunning)

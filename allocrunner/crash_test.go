@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // moments is a State that remembers what it had after each write.
@@ -96,9 +97,7 @@ func goOn(t *testing.T, cfg interfaces.Config, stopped bool, index uint64) {
 		}
 		text, _ := os.ReadFile(filepath.Join(cfg.Dir, name, "local", "runs"))
 		runs := len(text)
-		if is.State != "dead" {
-			t.Errorf("%s is %s at the end", name, is.State)
-		}
+		same.As(t, "dead", is.State, name, " is at the end")
 		if most := map[bool]int{true: 0, false: 1}[was.Phase == "dead" || was.Handle != nil]; runs > most {
 			t.Errorf("%s runs %d times after it was %s", name, runs, was.Phase)
 		}

@@ -296,19 +296,13 @@ func TestTheNextRunner(t *testing.T) {
 		next.version = 2
 		steps = next.steps(t.Context(), true)
 		must.OK(t, steps["Prerun"]())
-		if got := provider.Took(); !slices.Equal(got, []string{"+group", "+group2", "-group1", "-task1"}) {
-			t.Errorf("called with %q at the start", got)
-		}
+		same.As(t, []string{"+group", "+group2", "-group1", "-task1"}, provider.Took(), "called at the start with")
 		if end == "start" {
 			must.Get(next.task.Prestart(t.Context(), &interfaces.TaskPrestartRequest{Restored: true}))(t)
-			if got := provider.Took(); !slices.Equal(got, []string{"+task", "+task2"}) {
-				t.Errorf("called with %q for the task that runs", got)
-			}
+			same.As(t, []string{"+task", "+task2"}, provider.Took(), "called for the task that runs with")
 		} else {
 			must.OK(t, steps["exit"]())
-			if got := provider.Took(); !slices.Equal(got, []string{"-task"}) {
-				t.Errorf("called with %q for the task that has ended", got)
-			}
+			same.As(t, []string{"-task"}, provider.Took(), "called for the task that has ended with")
 		}
 		if err := steps["Postrun"](); err != nil || len(provider.Names()) > 0 {
 			t.Errorf("left known: %q, %v", provider.Names(), err)

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/internal/registration"
 	"taskapi/allocrunner/internal/services"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // fakeServed is an allocation with a check of its group.
@@ -83,9 +84,7 @@ func TestARestartOwesTheGroupACheck(t *testing.T) {
 			must.OK(t, step.do())
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if dials != step.want {
-				t.Errorf("%s: the check has run %d times, want %d", step.name, dials, step.want)
-			}
+			same.As(t, step.want, dials, step.name, ": runs of the check")
 		}
 	})
 }

@@ -114,9 +114,7 @@ func TestChecksAreKnownDuringAResume(t *testing.T) {
 	})}
 	next = begin(t, cfg)
 	close(begun)
-	if got := <-known; got != 1 {
-		t.Errorf("the hook finds %d checks, want 1", got)
-	}
+	same.As(t, 1, <-known, "checks that the hook finds")
 	next.untilState("main", "running")
 	must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	must.OK(t, next.end())

@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // usage returns what the tasks use once that is as wanted.
@@ -79,9 +80,7 @@ func TestStats(t *testing.T) {
 		}
 		return nil
 	})
-	if n := len(u.Tasks["large"].Pids); n != 2 {
-		t.Errorf("%d processes of large, want a shell and its child", n)
-	}
+	same.As(t, 2, len(u.Tasks["large"].Pids), "processes of large")
 	gone := u.Tasks["gone"]
 	if gone == nil || gone.Pids == nil || len(gone.Pids) > 0 || gone.ResourceUsage.MemoryStats.RSS != 0 ||
 		gone.Timestamp >= u.Timestamp {

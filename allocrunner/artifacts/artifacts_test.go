@@ -26,6 +26,7 @@ import (
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 	"taskapi/internal/proc"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) {
@@ -200,9 +201,7 @@ func TestAnotherVersionOfTheJob(t *testing.T) {
 	if got := s.requests(); !slices.Equal(got, want) {
 		t.Errorf("asked for %q, want %q", got, want)
 	}
-	if synced != 3 {
-		t.Errorf("%d times that something was forgotten are on the disk, want 3", synced)
-	}
+	same.As(t, 3, synced, "times that something was forgotten, on the disk")
 }
 
 // TestTheFetchingProcessIsKilled: that is a failure to be tried again, and nothing is left behind.

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/datadir"
+	"taskapi/internal/same"
 )
 
 // TestGC removes ended allocations by their number, by the space and by the age of their job, the oldest first, and
@@ -78,8 +79,6 @@ func TestGC(t *testing.T) {
 			removed = append(removed, id)
 			left = slices.DeleteFunc(slices.Clone(left), func(e datadir.EndedAlloc) bool { return e.ID == id })
 		}
-		if got := strings.Join(removed, " "); got != c.want {
-			t.Errorf("%s: %q is removed, want %q", name, got, c.want)
-		}
+		same.As(t, c.want, strings.Join(removed, " "), name, ": is removed")
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/cluster/claim"
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -513,9 +514,7 @@ func TestResume(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		again := claim.Resume(all[0].link, first.Saved())
 		end, changed := again.Until()
-		if end != 0 {
-			t.Errorf("lasts until %v before it is renewed", end)
-		}
+		same.As(t, 0, end, "its end before it is renewed")
 		ctx, cancel := context.WithCancel(t.Context())
 		go again.Run(ctx, quiet)
 		<-changed

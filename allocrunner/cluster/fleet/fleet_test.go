@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/cluster/fleet"
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // source is an allocation whose versions a test makes.
@@ -187,9 +188,7 @@ func TestLittleTraffic(t *testing.T) {
 		}
 		before = store.set(false)
 		time.Sleep(time.Hour)
-		if n := store.set(false) - before; n != 0 {
-			t.Errorf("%d writes in an idle hour", n)
-		}
+		same.As(t, 0, store.set(false)-before, "writes in an idle hour")
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // The tests run in bubbles of synctest: on a busy machine a large registration takes longer than an attempt may.
@@ -105,9 +106,7 @@ func TestOthersCostNothing(t *testing.T) {
 			must.OK(t, f.one.Deregister(t.Context(), []string{web.ID, db.ID}))
 		}
 		f.store.set(func(s *flakyStore) {
-			if s.lists != 0 {
-				t.Errorf("listed %d times", s.lists)
-			}
+			same.As(t, 0, s.lists, "lists")
 		})
 		register(t, f.one, web, db)
 		next := f.registry.Provider(alloc(one), slog.New(slog.DiscardHandler))
@@ -119,9 +118,7 @@ func TestOthersCostNothing(t *testing.T) {
 			must.OK(t, next.Deregister(t.Context(), []string{id}))
 		}
 		f.store.set(func(s *flakyStore) {
-			if s.lists != 1 {
-				t.Errorf("the next process has listed %d times, want once", s.lists)
-			}
+			same.As(t, 1, s.lists, "lists of the next process")
 		})
 		f.want(t, "web 80") // two's
 	})
@@ -257,9 +254,7 @@ func TestMany(t *testing.T) {
 			services = append(services, instance(one, fmt.Sprintf("s%d", i), i, large))
 		}
 		register(t, f.one, services...)
-		if n := len(f.registered(t)); n != 10 {
-			t.Errorf("%d large services, want 10", n)
-		}
+		same.As(t, 10, len(f.registered(t)), "large services")
 	})
 }
 
@@ -315,8 +310,6 @@ func TestAtOnce(t *testing.T) {
 			}
 		}
 		writers.Wait()
-		if n := len(f.registered(t)); n != 40 {
-			t.Errorf("%d services, want 40", n)
-		}
+		same.As(t, 40, len(f.registered(t)), "services")
 	})
 }

@@ -401,9 +401,7 @@ func TestNobodyLosesAStep(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if n := holders.Add(1); n != 1 {
-				t.Errorf("%d have the lock", n)
-			}
+			same.As(t, 1, holders.Add(1), "holders of the lock")
 			err = step("locked", false)
 			holders.Add(-1)
 			_, _, releaseErr := s.Release(t.Context(), ns, "lock", held.LockID())

@@ -140,9 +140,7 @@ func TestLinksInTheSharedDirectoryAreNotFollowed(t *testing.T) {
 		if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); !errors.Is(err, allocdir.ErrLink) {
 			t.Errorf("%s: got %v, want ErrLink", place, err)
 		}
-		if got := stat(t, victim).Mode; got != "drwxr-x---" {
-			t.Errorf("%s: the link's target has mode %s now", place, got)
-		}
+		same.As(t, "drwxr-x---", stat(t, victim).Mode, place, ": the mode of the link's target")
 	}
 }
 

@@ -71,9 +71,7 @@ func TestStickyDataAfterAKill(t *testing.T) {
 		restore()
 		if killed = errors.Is(err, allocdir.ErrKilled); !killed {
 			must.OK(t, err)
-			if steps != 9 {
-				t.Errorf("%d steps, want one for each of four parts on both sides, and one between", steps)
-			}
+			same.As(t, 9, steps, "steps: one for each of four parts on both sides, and one between")
 		}
 		switch got := len(files(t, next)); {
 		case got != 0 && got != len(moved):
@@ -104,9 +102,7 @@ func TestStickyDataOfOthers(t *testing.T) {
 	}
 	must.OK(t, moveSticky(old, next))
 	same.As(t, []string{"alloc/data/d", "users.json"}, files(t, next), "moved")
-	if got := stat(t, next+"/alloc/data/d"); got != want {
-		t.Errorf("the file is %v now, want %v", got, want)
-	}
+	same.As(t, want, stat(t, next+"/alloc/data/d"), "the file is now")
 	must.Get(os.Lstat(victim + "/secret"))(t)
 }
 

@@ -200,9 +200,7 @@ func TestSchedule(t *testing.T) {
 				time.Sleep(7*time.Second + 500*time.Millisecond)
 				synctest.Wait()
 				same.As(t, c.want, d.at, "runs began at")
-				if d.most != 1 {
-					t.Errorf("%d runs of one check at once", d.most)
-				}
+				same.As(t, 1, d.most, "runs of one check at once")
 				same.As(t, c.status, byName(r)["tcp"].Status, "status")
 			})
 		})
@@ -266,9 +264,7 @@ func TestResultsFromPendingToStop(t *testing.T) {
 		if got, version := r.Results(); got != nil || version != 5 {
 			t.Errorf("after Run: %v, version %d", got, version)
 		}
-		if changes != 4 {
-			t.Errorf("reported %d changes, want 4", changes)
-		}
+		same.As(t, 4, changes, "changes reported")
 	})
 }
 

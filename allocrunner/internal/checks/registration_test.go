@@ -122,9 +122,7 @@ func TestRestartDuringARun(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		expectStatuses(t, r, map[string]string{"tcp": "pending"})
-		if runs != 1 {
-			t.Errorf("%d runs while the first is under way", runs)
-		}
+		same.As(t, 1, runs, "runs while the first is under way")
 		close(release)
 		time.Sleep(pastFirst)
 		expectStatuses(t, r, map[string]string{"tcp": "failure"})
@@ -457,9 +455,7 @@ func TestSuspend(t *testing.T) {
 		reported, ran := changes.Load(), len(d.at)
 		r.Suspend()
 		r.Suspend()
-		if n := changes.Load() - reported; n != 1 {
-			t.Errorf("reported %d times", n)
-		}
+		same.As(t, 1, changes.Load()-reported, "reports")
 		r.Begin("b")
 		time.Sleep(time.Hour)
 		synctest.Wait()

@@ -126,9 +126,7 @@ func TestScriptEndsWithItsTask(t *testing.T) {
 		time.Sleep(pastFirst)
 		r.End("main")
 		expectStatuses(t, r, map[string]string{"c": "pending"})
-		if ended != 1 {
-			t.Errorf("%d commands ended, want 1", ended)
-		}
+		same.As(t, 1, ended, "commands ended")
 	})
 }
 

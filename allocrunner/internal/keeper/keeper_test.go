@@ -22,6 +22,7 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestASupervisorLikeAnyOther(t *testing.T) {
@@ -447,8 +448,6 @@ func TestKeepOpen(t *testing.T) {
 		return n
 	}
 	for i := range 3 {
-		if n := open(); n != 1 {
-			t.Errorf("after agent %d the keeper has the file %d times", i+1, n)
-		}
+		same.As(t, 1, open(), "times that the keeper has the file, after agent ", i+1)
 	}
 }

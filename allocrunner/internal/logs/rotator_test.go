@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/internal/logs"
 	"taskapi/internal/disktest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -189,9 +190,7 @@ func TestAnEndlessLineIsSplitAtTheLimit(t *testing.T) {
 			t.Errorf("file %d has %d bytes", n, len(text))
 		}
 	}
-	if got := len(joined(contents(t, dir))); got != 500<<10 {
-		t.Errorf("%d bytes, want %d", got, 500<<10)
-	}
+	same.As(t, 500<<10, len(joined(contents(t, dir))), "bytes")
 }
 
 func TestWhatATaskPutsIntoTheDirectoryIsNotFollowed(t *testing.T) {

@@ -41,9 +41,7 @@ func TestExec(t *testing.T) {
 			if list, err := e.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
 				t.Errorf("list %+v, %v", list, err)
 			}
-			if n := e.killTree("t"); n != 0 {
-				t.Errorf("%d processes besides the task's were killed", n)
-			}
+			same.As(t, 0, e.killTree("t"), "processes besides the task's were killed")
 			if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, drivers.ErrNotRunning) {
 				t.Errorf("after the task's end: %v", err)
 			}
@@ -163,9 +161,7 @@ func TestExecDiesWithItsTask(t *testing.T) {
 						t.Error("it ended before the task's tree was killed")
 					}
 				}
-				if n := e.killTree("t"); n != 1 {
-					t.Errorf("%d processes besides the task's were killed, want the task's child alone", n)
-				}
+				same.As(t, 1, e.killTree("t"), "processes besides the task's were killed")
 				wg.Wait()
 				if !errors.Is(err, drivers.ErrNotRunning) || got.Exit.Signal != 9 || proctest.Alive(pid) || proctest.Alive(child) {
 					t.Errorf("%+v, %v, alive: %v, %v", got, err, proctest.Alive(pid), proctest.Alive(child))

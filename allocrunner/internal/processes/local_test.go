@@ -171,9 +171,7 @@ func TestAnIgnoredSignalIsFollowedByKillTree(t *testing.T) {
 	for range 3 {
 		must.OK(t, e.Signal(t.Context(), proctest.Latest(t, e, "t"), unix.SIGTERM))
 	}
-	if n := e.killTree("t"); n != 0 {
-		t.Errorf("%d processes besides the first, want none", n)
-	}
+	same.As(t, 0, e.killTree("t"), "processes besides the first")
 	if exit := e.wait("t"); exit.Signal != 9 || exit.ExitCode != 137 {
 		t.Errorf("exit %+v", exit)
 	}
@@ -221,9 +219,7 @@ func TestALongLineTakesLittleMemory(t *testing.T) {
 	e.wait("t")
 	e.killTree("t")
 	runtime.ReadMemStats(&after)
-	if got := len(e.output("t.stdout")); got != 50<<20 {
-		t.Errorf("%d bytes in the files, want %d", got, 50<<20)
-	}
+	same.As(t, 50<<20, len(e.output("t.stdout")), "bytes in the files")
 	if got := int64(after.HeapSys) - int64(before.HeapSys); got > 16<<20 {
 		t.Errorf("the heap grew by %d bytes for a line of 50 MiB", got)
 	}
@@ -262,9 +258,7 @@ func TestOneProcessForEachTask(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if started != 1 {
-		t.Errorf("%d started, want 1", started)
-	}
+	same.As(t, 1, started, "started")
 }
 
 func TestListAndWaitAfterTheEnd(t *testing.T) {
@@ -305,9 +299,7 @@ func TestRestartLoopLeavesNothingBehind(t *testing.T) {
 		t.Errorf("%d open files before, %d after", before, after)
 	}
 	e.killTree("t")
-	if got := strings.Count(e.output("t.stdout"), "run\n"); got != 31 {
-		t.Errorf("%d lines of 31 runs", got)
-	}
+	same.As(t, 31, strings.Count(e.output("t.stdout"), "run\n"), "lines of 31 runs")
 }
 
 func openFiles(t *testing.T) int {

@@ -63,9 +63,7 @@ func TestKillTree(t *testing.T) {
 						unix.Kill(pid, unix.SIGKILL)
 					}
 				}
-				if n := e.kill(task); n != 0 {
-					t.Errorf("the second time there were %d more", n)
-				}
+				same.As(t, 0, e.kill(task), "more the second time")
 			})
 		}
 	}
@@ -237,9 +235,7 @@ func TestANeighbourThatEndsDuringALook(t *testing.T) {
 			e.AwaitForgotten(neighbour.pid)
 		})
 	})
-	if n := e.kill(task); n != 0 {
-		t.Errorf("%d processes were left of a task that had started none", n)
-	}
+	same.As(t, 0, e.kill(task), "processes were left of a task that had started none")
 }
 
 // TestAChainOfOrphans each of which starts the next one and ends during a look.

@@ -122,9 +122,7 @@ func TestAwaitOverdue(t *testing.T) {
 				time.Sleep(15 * time.Minute)
 				if next := c.during(s); next != s {
 					cancel()
-					if id := <-got; id != "" {
-						t.Errorf("%q is overdue before its time", id)
-					}
+					same.As(t, "", <-got, "is overdue before its time")
 					s, ctx = next, t.Context()
 					ctx, cancel = context.WithCancel(ctx)
 					go func() { got <- s.AwaitOverdue(ctx) }()

@@ -69,9 +69,7 @@ func TestEventsInNomadsWords(t *testing.T) {
 		if fails := tc.kind == "Not Restarting"; tc.event.FailsTask != fails {
 			t.Errorf("%s: FailsTask is %v", tc.kind, tc.event.FailsTask)
 		}
-		if tc.event.TaskSignal != "" {
-			t.Errorf("%s: TaskSignal is %q, which an agent leaves empty", tc.kind, tc.event.TaskSignal)
-		}
+		same.As(t, "", tc.event.TaskSignal, tc.kind, ": TaskSignal is")
 	}
 }
 
