@@ -1,5 +1,5 @@
-// Package stores opens the cluster.Store of a data directory. Another kind of store, such as one on a server, is a package
-// of its own: the tests of this package then hold that it keeps what cluster.Store promises.
+// Package stores opens the cluster.Store of a data directory. Another kind of store, such as one on a server, is a
+// package of its own: the tests of this package then hold that it keeps what cluster.Store promises.
 package stores
 
 import (
