@@ -8,8 +8,8 @@ import (
 
 // NextCron returns the first time after a time at which a cron expression comes, in that time's zone; zero for none.
 // The result is that of Nomad's api package, except around days that begin without a midnight because clocks change, as
-// in America/Havana. Around such a day, that package (cronexpr v1.1.3) may search for ever. NextCron then reads only the
-// clock on the wall: a time that the clock leaves out does not come, and a time that the clock shows twice comes once.
+// in America/Havana. Around such a day, that package (cronexpr v1.1.3) may search for ever. NextCron then reads only
+// the clock on the wall: a time that it leaves out does not come, and a time that it shows twice comes once.
 func NextCron(expression string, after time.Time) (time.Time, error) {
 	wall, err := nextCron(expression, shown(after, time.UTC))
 	if err != nil || wall.IsZero() {
