@@ -262,28 +262,6 @@ func TestAgentOnWhatHasEnded(t *testing.T) {
 	}
 }
 
-// TestAgentChangesTheCount: a version of the job with a larger count, or with another group, starts what is missing.
-func TestAgentChangesTheCount(t *testing.T) {
-	t.Parallel()
-	a := startAgent(t, shortDir(t))
-	job := parsedJob(t, pairJob)
-	a.register(job)
-	more := *job.TaskGroups[0]
-	more.Name, more.Count = new("more"), new(1)
-	job.TaskGroups = append(job.TaskGroups, &more)
-	job.TaskGroups[0].Count = new(4)
-	a.register(job)
-	if all := a.allocs("pair"); len(all) != 5 || !strings.HasPrefix(all[0], "running ") {
-		t.Errorf("the job has the allocations %q, want five that run", all)
-	}
-	job.TaskGroups[0].Count = new(1)
-	a.register(job)
-	all := strings.Join(a.allocs("pair"), "\n")
-	if strings.Count(all, "running ") != 2 || strings.Count(all, "complete ") != 3 {
-		t.Errorf("the job has the allocations %q, want two that run", all)
-	}
-}
-
 // TestAgentIsOne: a second agent of a data directory ends with exit code 1, since it may start later.
 func TestAgentIsOne(t *testing.T) {
 	t.Parallel()

@@ -37,7 +37,7 @@ const teamJob = `job "team" {
 `
 
 // TestAgentsDeployments: a registration has one deployment, which is successful when all allocations of the job are
-// healthy. So have those that a later count adds.
+// healthy. So have those that a later count, or another group, adds.
 func TestAgentsDeployments(t *testing.T) {
 	t.Parallel()
 	a := startAgent(t, shortDir(t))
@@ -101,6 +101,16 @@ func TestAgentsDeployments(t *testing.T) {
 		t.Errorf("a change of a deployment that is over: %v", err)
 	}
 
+	more := *job.TaskGroups[1]
+	more.Name = new("c")
+	job.TaskGroups = append(job.TaskGroups, &more)
+	job.TaskGroups[0].Count = new(1)
+	deployed(2, map[string]int{"a": 1, "b": 1, "c": 1})
+	if now := strings.Join(a.allocs("team"), "\n"); strings.Count(now, "running ") != 3 ||
+		strings.Count(now, "complete ") != 2 {
+		t.Errorf("the job has the allocations %q, want three that run", now)
+	}
+
 	job.TaskGroups[1].Tasks[0].Config["command"] = "/no/such/program"
 	job.TaskGroups[1].RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
 	made := asked(client.Jobs().Register(job, nil))(t)
@@ -110,7 +120,7 @@ func TestAgentsDeployments(t *testing.T) {
 			return false
 		}
 		d, _, err := client.Deployments().Info(e.DeploymentID, nil)
-		return err == nil && d.Status == api.DeploymentStatusFailed && d.JobVersion == 2
+		return err == nil && d.Status == api.DeploymentStatusFailed && d.JobVersion == 3
 	})
 }
 
