@@ -22,8 +22,8 @@ type AuditConfig struct {
 	// Open opens the file that the lines are written to: see OpenAuditFile. Each line is one call of Write. A file with
 	// a method Moved() bool is opened again before a line when Moved returns true.
 	Open func() (io.WriteCloser, error)
-	// Required refuses changes whose record can't be written. Begin writes a record with the outcome Begun before each
-	// change.
+	// Required refuses changes whose record can't be written, also when a file that has Moved can't be opened again: it
+	// may be gone with its lines. Begin writes a record with the outcome Begun before each change.
 	Required bool
 	// Logger gets a line when records can't be written, at most one a second; nil for none.
 	Logger *slog.Logger
@@ -88,6 +88,9 @@ func (l *AuditLog) write(record Record) error {
 	}
 	if err == nil {
 		err = l.writeBytes(append(line, '\n'))
+	}
+	if err == nil && l.config.Required {
+		err = stale
 	}
 	if l.err = err; err != nil {
 		l.lost++

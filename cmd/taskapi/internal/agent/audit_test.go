@@ -123,6 +123,23 @@ func TestPlantedAuditLog(t *testing.T) {
 	}
 }
 
+// TestRequiredAuditLogThatIsRemoved: without a file at its path, no change is made. The open file is nobody's any more.
+func TestRequiredAuditLogThatIsRemoved(t *testing.T) {
+	s := Settings{AuditLog: filepath.Join(t.TempDir(), "audit.log"), AuditRequired: true}
+	log := must.Get(OpenAudit(s, slog.New(slog.DiscardHandler)))(t)
+	defer log.Close()
+	must.OK(t, os.Remove(s.AuditLog))
+	must.OK(t, os.Mkdir(s.AuditLog, 0o700))
+	if err := log.Begin(auth.NewCommandRecord("rotate")); !errors.Is(err, auth.ErrAudit) {
+		t.Errorf("a change while a directory is in the log's place: %v", err)
+	}
+	must.OK(t, os.Remove(s.AuditLog))
+	must.OK(t, log.Begin(auth.NewCommandRecord("rotate")))
+	if content := must.Get(os.ReadFile(s.AuditLog))(t); !bytes.Contains(content, []byte("rotate")) {
+		t.Errorf("the new file has %q", content)
+	}
+}
+
 func fileOf(path string, uid int) error {
 	return errors.Join(os.WriteFile(path, nil, 0o600), os.Chown(path, uid, -1))
 }
