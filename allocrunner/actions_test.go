@@ -93,9 +93,7 @@ func TestAStopDuringARestartOfAll(t *testing.T) {
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	r.untilState("main", "dead")
 	close(hook.goOn)
-	if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
-		t.Errorf("the restart says %v, want ErrTerminal", err)
-	}
+	same.Error(t, interfaces.ErrTerminal, result(t, restarted), "the restart says")
 	must.OK(t, r.end())
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Killing", "Terminated", "Killed")
 }
@@ -120,9 +118,7 @@ func TestAStopBeforeARestartKills(t *testing.T) {
 			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 			r.untilCalls(d, "prekill", 1)
 			close(hook.goOn)
-			if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
-				t.Errorf("the restart says %v, want ErrTerminal", err)
-			}
+			same.Error(t, interfaces.ErrTerminal, result(t, restarted), "the restart says")
 			r.untilEvents("main", "Waiting for shutdown delay", 1)
 			r.wantEvents("main", "Received", "Task Setup", "Started", "Waiting for shutdown delay")
 			r.runner.Kill()
@@ -169,9 +165,7 @@ func TestARestartOfAllIsCompleted(t *testing.T) {
 	restarted := later(func() error { return r.runner.RestartAll(ctx) })
 	r.untilEvents("main", "Restart Signaled", 1)
 	cancel()
-	if err := result(t, restarted); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want context.Canceled", err)
-	}
+	same.Error(t, context.Canceled, result(t, restarted))
 	r.write("alloc/go", "")
 	same.As(t, "init\nmain\nend\ninit\nmain", r.untilLines("alloc/order", 5), "order")
 }
@@ -192,12 +186,8 @@ func TestARestartOfAllWaitsForAStartUnderWay(t *testing.T) {
 		c.TaskHooks = func(*api.Allocation, *api.Task) []interfaces.TaskHook { return []interfaces.TaskHook{hook} }
 	}, shell("main", "exec sleep 1000"))
 	until(t, hook.entered)
-	if err := r.runner.Signal(t.Context(), "main", "SIGHUP"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-		t.Errorf("a signal: %v, want ErrTaskNotRunning", err)
-	}
-	if err := r.runner.RestartTask(t.Context(), "main"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-		t.Errorf("a restart: %v, want ErrTaskNotRunning", err)
-	}
+	same.Error(t, interfaces.ErrTaskNotRunning, r.runner.Signal(t.Context(), "main", "SIGHUP"), "a signal")
+	same.Error(t, interfaces.ErrTaskNotRunning, r.runner.RestartTask(t.Context(), "main"), "a restart")
 	err := r.runner.RestartAll(t.Context())
 	close(answered)
 	must.OK(t, err)
@@ -254,9 +244,7 @@ func TestRestartOfAllInEveryState(t *testing.T) {
 	})
 	r.stop()
 	must.OK(t, r.end())
-	if err := r.runner.RestartAll(t.Context()); !errors.Is(err, interfaces.ErrTerminal) {
-		t.Errorf("when it has ended: %v, want ErrTerminal", err)
-	}
+	same.Error(t, interfaces.ErrTerminal, r.runner.RestartAll(t.Context()), "when it has ended")
 }
 
 // TestAStopDuringARestart gives the task its kill_signal once more and the kill_timeout of now, and the caller who
@@ -282,9 +270,7 @@ func TestAStopDuringARestart(t *testing.T) {
 			})))
 			must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 			r.untilLines("main/local/signalled", 2)
-			if err := result(t, restarted); !errors.Is(err, interfaces.ErrTerminal) {
-				t.Errorf("the restart says %v, want ErrTerminal", err)
-			}
+			same.Error(t, interfaces.ErrTerminal, result(t, restarted), "the restart says")
 			must.OK(t, r.end())
 			if got := event(r.runner.Alloc(), "main", "Killing").DisplayMessage; got != "Sent interrupt. Waiting 2s before "+
 				"force killing" {
@@ -320,9 +306,7 @@ func TestInItsShutdownDelay(t *testing.T) {
 		"restart of all":          r.runner.RestartAll(t.Context()),
 		"update":                  r.runner.Update(t.Context(), next),
 	} {
-		if !errors.Is(err, interfaces.ErrTerminal) {
-			t.Errorf("%s: %v, want ErrTerminal", name, err)
-		}
+		same.Error(t, interfaces.ErrTerminal, err, name)
 	}
 	r.runner.Kill()
 	must.OK(t, r.end())
@@ -447,12 +431,8 @@ func TestARestartDuringARestart(t *testing.T) {
 	r.untilState("main", "running")
 	wantBoth := func(what string, want error) {
 		t.Helper()
-		if err := r.runner.RestartTask(t.Context(), "main"); !errors.Is(err, want) {
-			t.Errorf("%s, a restart of it: got %v, want %v", what, err, want)
-		}
-		if err := r.runner.RestartRunning(t.Context()); err != nil {
-			t.Errorf("%s, a restart of the running: %v", what, err)
-		}
+		same.Error(t, want, r.runner.RestartTask(t.Context(), "main"), what, ", a restart of it")
+		same.Error(t, nil, r.runner.RestartRunning(t.Context()), what, ", a restart of the running")
 	}
 	for what, restart := range map[string]func(context.Context) error{
 		"while one task is restarted":   func(ctx context.Context) error { return r.runner.RestartTask(ctx, "main") },

@@ -71,9 +71,7 @@ func TestExec(t *testing.T) {
 	if strings.Contains(out, "taskapi") && !strings.Contains(out, "/task.t/exec.") {
 		t.Errorf("%q: not in the task's cgroup", out)
 	}
-	if err := s.Resize(10, 20); err != nil {
-		t.Errorf("a size without a terminal: %v", err)
-	}
+	same.Error(t, nil, s.Resize(10, 20), "a size without a terminal")
 }
 
 // TestExecOfAnotherUser can open its own output by name.
@@ -263,9 +261,7 @@ func TestExecEndsWithTheTask(t *testing.T) {
 			gonePID(t, child)
 			gonePID(t, program)
 			if name == "detach" {
-				if err := r.end(); !errors.Is(err, interfaces.ErrDetached) {
-					t.Error(err)
-				}
+				same.Error(t, interfaces.ErrDetached, r.end())
 				must.Get(allocrunner.KillOrphans(context.Background(), r.dir))(t)
 			}
 		})

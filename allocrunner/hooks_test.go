@@ -127,9 +127,7 @@ func TestHooksInOrder(t *testing.T) {
 		return s.State == "running" && s.Restarts == 1
 	})
 	r.untilCalls(d, "main poststart", 2)
-	if err := r.runner.Destroy(t.Context()); !errors.Is(err, interfaces.ErrNotTerminal) {
-		t.Errorf("removing an allocation that runs: %v, want ErrNotTerminal", err)
-	}
+	same.Error(t, interfaces.ErrNotTerminal, r.runner.Destroy(t.Context()), "removing an allocation that runs")
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	must.OK(t, r.end())
 	must.OK(t, r.runner.Destroy(t.Context()))

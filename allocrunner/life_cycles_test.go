@@ -293,9 +293,7 @@ func TestARunWithoutAbilities(t *testing.T) {
 	cfg := configure(t, "service", unedited, inMemory("main", "sleeps"))
 	r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(plainDriver{newMemoryDriver()})), cfg)
 	r.untilState("main", "running")
-	if err := r.runner.Signal(t.Context(), "main", "SIGHUP"); !errors.Is(err, interfaces.ErrNotSupported) {
-		t.Error(err)
-	}
+	same.Error(t, interfaces.ErrNotSupported, r.runner.Signal(t.Context(), "main", "SIGHUP"))
 	if _, err := r.runner.Exec(t.Context(), interfaces.ExecRequest{Task: "main",
 		Command: []string{"true"}}); !errors.Is(err, interfaces.ErrNotSupported) {
 		t.Error(err)

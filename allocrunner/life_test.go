@@ -46,9 +46,7 @@ func TestStopIsSafeBeforeItIsAnswered(t *testing.T) {
 		same.As(t, "stop", r.saved().Alloc.DesiredStatus, "written down")
 	}
 	must.OK(t, r.end())
-	if err := r.runner.Stop(t.Context(), interfaces.StopRequest{}); err != nil {
-		t.Errorf("of one that has ended: %v", err)
-	}
+	same.Error(t, nil, r.runner.Stop(t.Context(), interfaces.StopRequest{}), "of one that has ended")
 	alloc := r.runner.Alloc()
 	if saved := r.saved(); alloc.ClientStatus != "complete" || !saved.Terminal ||
 		saved.Alloc.ClientStatus != "complete" {
@@ -238,9 +236,7 @@ func TestUpdateInPlace(t *testing.T) {
 		j.Meta = map[string]string{"colour": "blue"}
 	})
 	must.OK(t, r.runner.Update(t.Context(), next))
-	if err := r.runner.Update(t.Context(), next); err != nil {
-		t.Errorf("the same once more: %v", err)
-	}
+	same.Error(t, nil, r.runner.Update(t.Context(), next), "the same once more")
 	alloc := r.runner.Alloc()
 	if *alloc.Job.Version != 1 || alloc.Job.Meta["colour"] != "blue" || *r.saved().Alloc.Job.Version != 1 {
 		t.Errorf("job version %d with meta %v; written down: version %d; want version 1, blue", *alloc.Job.Version,
@@ -271,9 +267,7 @@ func TestUpdateInPlace(t *testing.T) {
 	if pids := r.untilFile("main/local/pids"); strings.Contains(pids, "\n") {
 		t.Errorf("the update restarted the task: pids %q", pids)
 	}
-	if err := r.runner.Update(t.Context(), job); !errors.Is(err, interfaces.ErrTerminal) {
-		t.Errorf("of one that has ended: %v, want ErrTerminal", err)
-	}
+	same.Error(t, interfaces.ErrTerminal, r.runner.Update(t.Context(), job), "of one that has ended")
 }
 
 // TestTasksWithoutARecord, which was lost with a damaged file, are known by their processes.

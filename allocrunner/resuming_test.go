@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/same"
 )
 
 // slow is a hook of an allocation and of its task, whose calls wait for permission.
@@ -108,9 +109,7 @@ func testRequestDuringAResumption(
 	}
 	close(task.may)
 	for _, answer := range answers {
-		if err := <-answer; err != nil {
-			t.Errorf("got %v", err)
-		}
+		same.Error(t, nil, <-answer)
 	}
 }
 

@@ -262,9 +262,7 @@ func TestRestartOfAllRepeatsTheOrder(t *testing.T) {
 		shell("init", `echo init >> $NOMAD_ALLOC_DIR/order`, lifecycle("prestart", false)),
 		shell("main", `echo main >> $NOMAD_ALLOC_DIR/order; exec sleep 1000`))
 	r.untilLines("alloc/order", 2)
-	if err := r.runner.RestartTask(t.Context(), "init"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-		t.Errorf("restart of a dead task: got %v, want ErrTaskNotRunning", err)
-	}
+	same.Error(t, interfaces.ErrTaskNotRunning, r.runner.RestartTask(t.Context(), "init"), "restart of a dead task")
 	must.OK(t, r.runner.RestartAll(t.Context()))
 	r.until("all started again", func(a *api.Allocation) bool {
 		return a.TaskStates["init"].Restarts == 1 && a.TaskStates["main"].Restarts == 1 &&

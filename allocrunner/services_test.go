@@ -2,7 +2,6 @@ package allocrunner_test
 
 import (
 	"context"
-	"errors"
 	"math"
 	"net"
 	"net/http"
@@ -202,9 +201,7 @@ func TestAnUpdateRegistersWhatChanged(t *testing.T) {
 	} {
 		bad := copyJob(next)
 		change(bad.TaskGroups[0])
-		if err := r.runner.Update(t.Context(), bad); !errors.Is(err, interfaces.ErrInvalidJob) {
-			t.Errorf("%s: got %v, want ErrInvalidJob", what, err)
-		}
+		same.Error(t, interfaces.ErrInvalidJob, r.runner.Update(t.Context(), bad), what)
 	}
 	if got := p.Took(); len(got) > 0 {
 		t.Errorf("told %q of what was refused", got)

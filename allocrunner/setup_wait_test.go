@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/same"
 )
 
 // TestSetUpWaitIsBounded: a request is told that the allocation is starting once it has waited long enough.
@@ -20,8 +21,6 @@ func TestSetUpWaitIsBounded(t *testing.T) {
 			t.Errorf("%v after %v, want ErrStarting after %v", err, time.Since(since), setUpWait)
 		}
 		time.AfterFunc(setUpWait/2, func() { m.handle(setUpFailed{}) })
-		if err := m.awaitSetUp(t.Context()); err != nil {
-			t.Errorf("the set-up has failed meanwhile: %v", err)
-		}
+		same.Error(t, nil, m.awaitSetUp(t.Context()), "the set-up has failed meanwhile")
 	})
 }

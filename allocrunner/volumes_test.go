@@ -104,9 +104,7 @@ func TestALinkedVolume(t *testing.T) {
 	r.untilState("main", "running")
 	must.OK(t, r.runner.RestartTask(t.Context(), "main"))
 	starts(2)
-	if _, err := r.runner.Files(nil).List("main/srv/data", 1<<20); !errors.Is(err, interfaces.ErrPathEscapes) {
-		t.Errorf("listed: %v", err)
-	}
+	same.Error(t, interfaces.ErrPathEscapes, same.Err(r.runner.Files(nil).List("main/srv/data", 1<<20)), "listed")
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	must.OK(t, r.end())
 	must.OK(t, r.runner.Destroy(t.Context()))
@@ -184,9 +182,7 @@ func TestOneWriter(t *testing.T) {
 		}
 	}
 	refused()
-	if err := other(func(_ *volumes.Volume, r *api.VolumeRequest) { r.ReadOnly = true }); err != nil {
-		t.Errorf("a reader: %v", err)
-	}
+	same.Error(t, nil, other(func(_ *volumes.Volume, r *api.VolumeRequest) { r.ReadOnly = true }), "a reader")
 	writer = first.leave()
 	refused() // the keeper holds the claim
 	next := begin(t, writer)
@@ -194,9 +190,7 @@ func TestOneWriter(t *testing.T) {
 	refused()
 	must.OK(t, next.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	must.OK(t, next.end())
-	if err := other(nil); err != nil {
-		t.Errorf("after the end: %v", err)
-	}
+	same.Error(t, nil, other(nil), "after the end")
 }
 
 // TestAVolumeThatIsGone at a resumption lets the task run on, and not start again.

@@ -185,9 +185,7 @@ func TestSchedule(t *testing.T) {
 		if !p.saved.Terminal || p.saved.Alloc.ClientStatus != "complete" {
 			t.Errorf("saved %+v", p.saved)
 		}
-		if _, err := r.(interfaces.Parent).Force(t.Context()); !errors.Is(err, interfaces.ErrTerminal) {
-			t.Errorf("forced after the end: %v", err)
-		}
+		same.Error(t, interfaces.ErrTerminal, same.Err(r.(interfaces.Parent).Force(t.Context())), "forced after the end")
 	})
 }
 
@@ -218,9 +216,7 @@ func TestMissed(t *testing.T) {
 		p, first := newParent(t, &api.Job{Periodic: &api.PeriodicConfig{Spec: new("*/10 * * * *")}}), time.Now()
 		detach := func(r interfaces.AllocRunner, end func() error) {
 			r.Detach()
-			if err := end(); !errors.Is(err, interfaces.ErrDetached) {
-				t.Error(err)
-			}
+			same.Error(t, interfaces.ErrDetached, end())
 		}
 		detach(p.run(t))
 		sleep(35 * time.Minute)
@@ -252,9 +248,7 @@ func TestUpdate(t *testing.T) {
 		same.As(t, 1, ptr.Deref(r.Alloc().Job.Version), "version")
 		other := next
 		other.Periodic = nil
-		if err := r.Update(t.Context(), &other); !errors.Is(err, interfaces.ErrInvalidJob) {
-			t.Errorf("into a job that runs: %v", err)
-		}
+		same.Error(t, interfaces.ErrInvalidJob, r.Update(t.Context(), &other), "into a job that runs")
 		next.Periodic = &api.PeriodicConfig{Enabled: new(false), Spec: new("*/10 * * * *")}
 		next.Periodic.Canonicalize()
 		must.OK(t, r.Update(t.Context(), &next))
@@ -326,14 +320,10 @@ func TestDispatch(t *testing.T) {
 		}
 		for _, err := range []error{r.RestartRunning(t.Context()), r.RestartAll(t.Context()),
 			r.Signal(t.Context(), "", "HUP")} {
-			if !errors.Is(err, interfaces.ErrOnlyChildren) {
-				t.Errorf("a request about all tasks: %v", err)
-			}
+			same.Error(t, interfaces.ErrOnlyChildren, err, "a request about all tasks")
 		}
 		p.fail(nil)
-		if _, err := r.(interfaces.Parent).Force(t.Context()); !errors.Is(err, interfaces.ErrNotPeriodic) {
-			t.Errorf("forced: %v", err)
-		}
+		same.Error(t, interfaces.ErrNotPeriodic, same.Err(r.(interfaces.Parent).Force(t.Context())), "forced")
 		// A child that can't be noted, on a full disk say, is no fault of the caller, and does not start.
 		must.OK(t, os.Rename(p.dir, p.dir+".away"))
 		started := len(p.order)

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/claims"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func hold(t *testing.T, table claims.Table, name string) *claims.Holder {
@@ -69,9 +70,7 @@ func TestClaims(t *testing.T) {
 	claim(t, three, writer, gpu)
 	refused(t, hold(t, table, "four"), reader, "three")
 	for _, bad := range []string{"", ".", "..", "a/b", "/a"} {
-		if _, err := table.Hold(bad); !errors.Is(err, claims.ErrInvalid) {
-			t.Errorf("%q: %v", bad, err)
-		}
+		same.Error(t, claims.ErrInvalid, same.Err(table.Hold(bad)), bad)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 const testID = "115ef685-6b9e-3eaf-e74b-6b04f094ebca"
@@ -49,9 +50,7 @@ func TestLockOfALink(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
 	must.OK(t, os.MkdirAll(d.Alloc(testID), 0o700))
 	must.OK(t, os.Symlink(filepath.Join(t.TempDir(), "gone", "state.db"), d.State(testID)))
-	if _, err := d.Lock(testID, d.Store("1.2.3"), slog.New(slog.DiscardHandler)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("got %v, want ErrNotExist", err)
-	}
+	same.Error(t, fs.ErrNotExist, same.Err(d.Lock(testID, d.Store("1.2.3"), slog.New(slog.DiscardHandler))))
 }
 
 func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {

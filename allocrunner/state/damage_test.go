@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // file is the bytes of a state file.
@@ -216,9 +217,7 @@ func TestCrashBeforeTheFirstPut(t *testing.T) {
 		"taskapi crashed": begun, "all is lost": nil, "zeros are left": make([]byte, len(begun)),
 	} {
 		writeFile(t, path, data)
-		if _, err := state.Read(path); !errors.Is(err, state.ErrNotFound) {
-			t.Errorf("%s: read: %v, want ErrNotFound", name, err)
-		}
+		same.Error(t, state.ErrNotFound, same.Err(state.Read(path)), name, ": read")
 		db := open(t, path)
 		put(t, db, interfaces.Saved{Alloc: alloc("a", 1)})
 		if got := load(t, db); got.Alloc.ID != "a" {
@@ -227,9 +226,7 @@ func TestCrashBeforeTheFirstPut(t *testing.T) {
 		must.OK(t, db.Close())
 	}
 	writeFile(t, path, make([]byte, len(readFile(t, path))))
-	if _, err := state.Read(path); !errors.Is(err, state.ErrDamaged) {
-		t.Errorf("zeros where something was put: %v, want ErrDamaged", err)
-	}
+	same.Error(t, state.ErrDamaged, same.Err(state.Read(path)), "zeros where something was put")
 }
 
 // TestDamageThatDoesNoHarm: a damaged value is no error when there is a later one.

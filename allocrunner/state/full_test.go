@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/state"
 	"taskapi/internal/disktest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // refusedThenWritten puts changes that the file system refuses. It requires that none of them is half there, that
@@ -52,9 +53,7 @@ func refusedThenWritten(t *testing.T, path string, cause error, remedy string, r
 		long = strings.Repeat(long, 3) // the next round needs more than the file has become
 	}
 	must.OK(t, db.Close())
-	if _, err := state.Read(path); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
+	same.Error(t, nil, same.Err(state.Read(path)), "afterwards")
 }
 
 // TestFullDisk fills a file system.

@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -51,9 +52,7 @@ func TestRepairOfOneValue(t *testing.T) {
 	if asJSON(t, got) == latest || got.Tasks["u"].State == nil {
 		t.Errorf("the task has to be an earlier one: %s", asJSON(t, got.Tasks["u"]))
 	}
-	if _, err := state.Repair(path, "", noon); !errors.Is(err, state.ErrUndamaged) {
-		t.Errorf("once more: %v, want ErrUndamaged", err)
-	}
+	same.Error(t, state.ErrUndamaged, same.Err(state.Repair(path, "", noon)), "once more")
 	entries, _ := os.ReadDir(filepath.Dir(path))
 	if len(entries) != 2 {
 		t.Errorf("beside the file lie %v", entries)
@@ -106,9 +105,7 @@ func TestNoRepairWithoutTheJob(t *testing.T) {
 		data := readFile(t, path)
 		data.spoil(key, false)
 		writeFile(t, path, data)
-		if _, err := state.Repair(path, "", noon); !errors.Is(err, state.ErrLost) {
-			t.Errorf("%s: got %v, want ErrLost", key, err)
-		}
+		same.Error(t, state.ErrLost, same.Err(state.Repair(path, "", noon)), key)
 		if !bytes.Equal(readFile(t, path), data) {
 			t.Errorf("%s: the file has been touched", key)
 		}
@@ -120,14 +117,10 @@ func TestNoRepairWithoutTheJob(t *testing.T) {
 }
 
 func TestRepairFailsOnWhatIsNotThere(t *testing.T) {
-	if _, err := state.Repair(statePath(t), "", noon); !errors.Is(err, state.ErrNotFound) {
-		t.Errorf("got %v, want ErrNotFound", err)
-	}
+	same.Error(t, state.ErrNotFound, same.Err(state.Repair(statePath(t), "", noon)))
 	path := statePath(t)
 	writeFile(t, path, newer())
-	if _, err := state.Repair(path, "", noon); !errors.Is(err, state.ErrNewer) {
-		t.Errorf("got %v, want ErrNewer", err)
-	}
+	same.Error(t, state.ErrNewer, same.Err(state.Repair(path, "", noon)))
 }
 
 // TestInspectWhileItIsWritten: every look sees the state of one moment.

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/state"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // scratch returns a directory, in memory if possible: these tests are not about the speed of a disk.
@@ -124,9 +125,7 @@ func TestFileStaysSmall(t *testing.T) {
 	if longest > 160<<10 {
 		t.Errorf("the file has had %d bytes", longest)
 	}
-	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrInUse) {
-		t.Errorf("another owner: %v, want ErrInUse", err)
-	}
+	same.Error(t, state.ErrInUse, same.Err(state.Open(path, "")), "another owner")
 	got := load(t, db)
 	if *got.Alloc.Job.ID != "j" || got.Life != "life" || got.Tasks["t"].Phase != strings.Repeat("x", 999) {
 		t.Errorf("something is lost: %s", asJSON(t, got))
@@ -142,14 +141,10 @@ func TestRecreateThatFails(t *testing.T) {
 	db := open(t, path)
 	put(t, db, interfaces.Saved{Alloc: &api.Allocation{ID: "a", ModifyIndex: 7}, Terminal: true})
 	must.OK(t, os.MkdirAll(filepath.Join(path+".new", "in the way"), 0o700))
-	if err := db.TryRecreate(); !errors.Is(err, state.ErrFile) {
-		t.Errorf("the try: got %v, want ErrFile", err)
-	}
+	same.Error(t, state.ErrFile, db.TryRecreate(), "the try")
 	job := "the next one"
 	follows := interfaces.Saved{Alloc: &api.Allocation{ID: "a", ModifyIndex: 1, Job: &api.Job{ID: &job}}}
-	if err := db.Recreate(follows); !errors.Is(err, state.ErrFile) {
-		t.Errorf("got %v, want ErrFile", err)
-	}
+	same.Error(t, state.ErrFile, db.Recreate(follows))
 	if s := load(t, db); !s.Terminal {
 		t.Errorf("after that: %+v", s)
 	}
@@ -167,18 +162,10 @@ func TestOtherProcessesAreKeptOut(t *testing.T) {
 
 func keptOut(t *testing.T, path string) {
 	open(t, path)
-	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrInUse) {
-		t.Errorf("second writer: got %v, want ErrInUse", err)
-	}
-	if _, err := state.Read(path); !errors.Is(err, state.ErrInUse) {
-		t.Errorf("reader beside a writer: got %v, want ErrInUse", err)
-	}
-	if _, err := state.Repair(path, "", time.Now()); !errors.Is(err, state.ErrInUse) {
-		t.Errorf("repair beside a writer: got %v, want ErrInUse", err)
-	}
-	if _, err := state.Inspect(path); err != nil {
-		t.Errorf("a look beside a writer: %v", err)
-	}
+	same.Error(t, state.ErrInUse, same.Err(state.Open(path, "")), "second writer")
+	same.Error(t, state.ErrInUse, same.Err(state.Read(path)), "reader beside a writer")
+	same.Error(t, state.ErrInUse, same.Err(state.Repair(path, "", time.Now())), "repair beside a writer")
+	same.Error(t, nil, same.Err(state.Inspect(path)), "a look beside a writer")
 }
 
 // TestReplacedFileIsNotTaken: a process that has waited for a file which was replaced meanwhile goes on with the new
@@ -196,9 +183,7 @@ func TestReplacedFileIsNotTaken(t *testing.T) {
 		must.OK(t, os.Remove(path))
 		open(t, path)
 		old.Close()
-		if err := <-got; !errors.Is(err, state.ErrInUse) {
-			t.Errorf("got %v, want ErrInUse", err)
-		}
+		same.Error(t, state.ErrInUse, <-got)
 	})
 }
 
@@ -275,9 +260,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 			}
 		})
 	}
-	if _, err := state.Read(statePath(t)); !errors.Is(err, state.ErrNotFound) {
-		t.Errorf("missing: got %v, want ErrNotFound", err)
-	}
+	same.Error(t, state.ErrNotFound, same.Err(state.Read(statePath(t))), "missing")
 	if _, err := state.Open(filepath.Join(t.TempDir(), "none", "none"), ""); !errors.Is(err, state.ErrFile) ||
 		!errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no directory: got %v, want ErrFile", err)
@@ -294,9 +277,7 @@ func TestEmptyFileIsNone(t *testing.T) {
 	_, inspectErr := state.Inspect(path)
 	_, repairErr := state.Repair(path, "", time.Now())
 	for _, err := range []error{readErr, inspectErr, repairErr} {
-		if !errors.Is(err, state.ErrNotFound) {
-			t.Errorf("got %v, want ErrNotFound", err)
-		}
+		same.Error(t, state.ErrNotFound, err)
 	}
 	put(t, open(t, path), interfaces.Saved{Alloc: alloc("a", 1)})
 	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {

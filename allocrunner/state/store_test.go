@@ -79,9 +79,7 @@ func storeAlloc(id string, index uint64, job string) *api.Allocation {
 
 func testOutlives(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
-	if _, err := owned.Load(); !errors.Is(err, interfaces.ErrNoState) {
-		t.Errorf("of nothing: got %v, want ErrNoState", err)
-	}
+	same.Error(t, interfaces.ErrNoState, same.Err(owned.Load()), "of nothing")
 	given := storeAlloc("a", 7, "j")
 	given.TaskStates = map[string]*api.TaskState{"gone": {}} // Tasks have them
 	checks := api.AllocCheckStatuses{"c": {Check: "up", Status: "success"}}
@@ -106,13 +104,9 @@ func testOutlives(t *testing.T, s interfaces.Store) {
 func testOwner(t *testing.T, s interfaces.Store) {
 	owned := acquire(t, s, "a")
 	acquire(t, s, "b")
-	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
-		t.Errorf("a second owner: got %v, want ErrStateInUse", err)
-	}
+	same.Error(t, interfaces.ErrStateInUse, same.Err(s.Acquire("a")), "a second owner")
 	must.OK(t, owned.Recreate(interfaces.Saved{Alloc: storeAlloc("a", 1, "j")}))
-	if _, err := s.Acquire("a"); !errors.Is(err, interfaces.ErrStateInUse) {
-		t.Errorf("a second owner of what was made again: got %v, want ErrStateInUse", err)
-	}
+	same.Error(t, interfaces.ErrStateInUse, same.Err(s.Acquire("a")), "a second owner of what was made again")
 	must.OK(t, owned.Close())
 	if got := load(t, acquire(t, s, "a")); got.Alloc.ModifyIndex != 1 {
 		t.Errorf("the next owner finds %+v", got.Alloc)

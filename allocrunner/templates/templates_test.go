@@ -32,6 +32,7 @@ import (
 	"taskapi/allocrunner/templates/render"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) {
@@ -772,7 +773,5 @@ func TestKilledWhileItWaits(t *testing.T) {
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))
 	must.OK(t, r.wait(r.result))
 	s.put("v", "a", "b")
-	if _, err := os.Stat(r.path("local/x")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file of a task that was stopped: %v", err)
-	}
+	same.Error(t, os.ErrNotExist, same.Err(os.Stat(r.path("local/x"))), "a file of a task that was stopped")
 }

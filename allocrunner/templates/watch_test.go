@@ -2,12 +2,12 @@ package templates
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
 
 	"taskapi/allocrunner/cluster"
+	"taskapi/internal/same"
 )
 
 // silentStore is a store that does not answer.
@@ -35,9 +35,7 @@ func TestSilentStore(t *testing.T) {
 			w.mu.Unlock()
 		}
 		cancel()
-		if err := <-followed; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		same.Error(t, context.Canceled, <-followed)
 		w.remove(waiting)
 	})
 }

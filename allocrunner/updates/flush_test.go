@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/allocrunner/updates"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestFlushDeliversTheLastStateAfterRunHasEnded(t *testing.T) {
@@ -81,9 +82,7 @@ func TestFlushWaitsForItsTurn(t *testing.T) {
 		go func() { flushed <- b.Flush(ctx) }()
 		synctest.Wait()
 		sink.set(func(r *recorder) { r.stuck = false }) // but for the call that is under way
-		if err := <-flushed; !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("flush to a stuck sink: %v", err)
-		}
+		same.Error(t, context.DeadlineExceeded, <-flushed, "flush to a stuck sink")
 		time.Sleep(time.Minute)
 		sink.refused(t, "1m1.2s a@3")
 		sink.took(t, "200ms a@1", "1.2s a@2", "1m1.4s a@3")

@@ -2,18 +2,33 @@
 package same
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-// As reports an error of the test, with the difference, if it got something else than it wants. what says of what.
-func As[T any](tb interface {
+// TB is the part of testing.TB that rapid's tests have, too.
+type TB interface {
 	Helper()
 	Errorf(format string, args ...any)
-}, want, got T, what ...any) {
+}
+
+// As reports an error of the test, with the difference, if it got something else than it wants. what says of what.
+func As[T any](tb TB, want, got T, what ...any) {
 	tb.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		tb.Errorf("%s -want +got:\n%s", fmt.Sprint(what...), diff)
 	}
 }
+
+// Error reports an error of the test if an error is not what it wants, by errors.Is; nil is none. what says of what.
+func Error(tb TB, want, got error, what ...any) {
+	tb.Helper()
+	if !errors.Is(got, want) {
+		tb.Errorf("%s: got %v, want %v", fmt.Sprint(what...), got, want)
+	}
+}
+
+// Err is the error of a call that returns something beside it.
+func Err[T any](_ T, err error) error { return err }

@@ -36,6 +36,7 @@ import (
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 	"taskapi/internal/proc"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) {
@@ -1026,9 +1027,7 @@ func TestCancelled(t *testing.T) {
 		<-asked
 		cancel()
 	}()
-	if err := fetch.Run(ctx, p.process, p.req, func(fetch.Report) {}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	same.Error(t, context.Canceled, fetch.Run(ctx, p.process, p.req, func(fetch.Report) {}))
 	await(t, gone)
 	p.want("", map[string]string{"task/local/": ""})
 }

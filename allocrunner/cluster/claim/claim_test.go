@@ -287,9 +287,7 @@ func TestTakeover(t *testing.T) {
 		if waited := time.Since(began); err != nil || before.AllocID != "m0" || waited < claim.TTL || shown != 1 {
 			t.Fatalf("%+v after %v, shown %d times: %v", before, waited, shown, err)
 		}
-		if err := first.Release(t.Context(), false); err != nil {
-			t.Errorf("release of a claim that is lost: %v", err)
-		}
+		same.Error(t, nil, first.Release(t.Context(), false), "release of a claim that is lost")
 		must.OK(t, second.Release(t.Context(), false))
 		began = time.Now()
 		third, _, err := claim.Await(t.Context(), all[0].config(), claim.Waiting{})
@@ -303,9 +301,7 @@ func TestTakeover(t *testing.T) {
 		}()
 		synctest.Wait()
 		must.OK(t, third.Release(t.Context(), true))
-		if err := <-ended; !errors.Is(err, claim.ErrComplete) {
-			t.Errorf("a standby of a complete allocation: %v", err)
-		}
+		same.Error(t, claim.ErrComplete, <-ended, "a standby of a complete allocation")
 		if _, _, err := claim.Await(t.Context(), all[1].config(), claim.Waiting{}); err != nil {
 			t.Errorf("a later run of a complete allocation: %v", err)
 		}
@@ -328,9 +324,7 @@ func TestCompleteMeanwhile(t *testing.T) {
 		must.OK(t, err)
 		must.OK(t, first.Release(t.Context(), true))
 		all[1].set(heal)
-		if err := <-ended; !errors.Is(err, claim.ErrComplete) {
-			t.Errorf("the second machine: %v", err)
-		}
+		same.Error(t, claim.ErrComplete, <-ended, "the second machine")
 	})
 }
 

@@ -360,9 +360,7 @@ func TestHangingWriter(t *testing.T) {
 		waiting <- err
 	}()
 	p.Kill()
-	if err := <-waiting; err != nil {
-		t.Errorf("after the writer was killed: %v", err)
-	}
+	same.Error(t, nil, <-waiting, "after the writer was killed")
 }
 
 // takeTurns commits as often as a number says, in as many goroutines as keys are given, and prints how many commits of

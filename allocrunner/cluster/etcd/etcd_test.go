@@ -28,6 +28,7 @@ import (
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -119,9 +120,7 @@ func TestAnotherKey(t *testing.T) {
 		t.Helper()
 		s := stranger()
 		for range 2 {
-			if _, err := s.Commit(t.Context(), clustertest.Txn(clustertest.Set("b", "x"))); !errors.Is(err, cluster.ErrKey) {
-				t.Errorf("%s: %v", what, err)
-			}
+			same.Error(t, cluster.ErrKey, same.Err(s.Commit(t.Context(), clustertest.Txn(clustertest.Set("b", "x")))), what)
 		}
 		if _, _, err := s.Get(t.Context(), "a"); !errors.Is(err, cluster.ErrKey) ||
 			!errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "cluster.key_file") {

@@ -2,7 +2,6 @@ package fleet_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -152,16 +151,12 @@ func TestMachinesSeeEachOther(t *testing.T) {
 		}
 		endOther()
 		synctest.Wait()
-		if _, err := f.Allocation(t.Context(), "a2"); !errors.Is(err, fleet.ErrNotFound) {
-			t.Error(err)
-		}
+		same.Error(t, fleet.ErrNotFound, same.Err(f.Allocation(t.Context(), "a2")))
 		if nodes, _, _ := f.Nodes(t.Context()); len(nodes) != 1 {
 			t.Error(nodes)
 		}
 		for _, id := range []string{"", "a\x00", "A1/"} {
-			if _, err := f.Allocation(t.Context(), id); !errors.Is(err, fleet.ErrNotFound) {
-				t.Errorf("%q: %v", id, err)
-			}
+			same.Error(t, fleet.ErrNotFound, same.Err(f.Allocation(t.Context(), id)), id)
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/cluster/memory"
 	"taskapi/allocrunner/cluster/registry"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestWait: a wait ends with a change of its services, at once with an earlier change, and with its context.
@@ -49,9 +50,7 @@ func TestWait(t *testing.T) {
 		go func() { done <- f.registry.Wait(t.Context(), "default", "web", now+100) }()
 		synctest.Wait()
 		_ = f.leases[one].Close()
-		if err := <-done; err != nil {
-			t.Errorf("at the end of the lease: %v", err)
-		}
+		same.Error(t, nil, <-done, "at the end of the lease")
 		f.store.set(func(s *flakyStore) { s.reads = cluster.ErrUnavailable })
 		if err := f.registry.Wait(t.Context(), "default", "web", now); !errors.Is(err, cluster.ErrUnavailable) {
 			t.Errorf("with a store that is away: %v", err)

@@ -269,9 +269,7 @@ func TestRemoval(t *testing.T) {
 				"web", "x"}, {"", "", ""},
 			{"default", "web/x", "y"}, {"default", "\x00", "y"}, {"default", strings.Repeat("x", 2000), "y"},
 		} {
-			if _, err := f.registry.Deregister(t.Context(), c[0], c[1], c[2]); !errors.Is(err, registry.ErrNotFound) {
-				t.Errorf("%q: %v, want ErrNotFound", c, err)
-			}
+			same.Error(t, registry.ErrNotFound, same.Err(f.registry.Deregister(t.Context(), c[0], c[1], c[2])), c)
 		}
 		index, err := f.registry.Deregister(t.Context(), "default", "web", instance(one, "web", 0).ID)
 		if _, now, _ := f.registry.Services(t.Context(), "", ""); err != nil || index != now {

@@ -289,9 +289,7 @@ func testFull(t *testing.T, open opener) {
 	wantErr(t, "one more", err, cluster.ErrFull)
 	clustertest.Put(t, b, "large/000", large)
 	clustertest.Commit(t, b, clustertest.Txn(clustertest.Delete("large/000"), clustertest.Delete("large/001")))
-	if err := commit(b, ops[:1]); err != nil {
-		t.Errorf("after two were deleted: %v", err)
-	}
+	same.Error(t, nil, commit(b, ops[:1]), "after two were deleted")
 }
 
 func testOwnValues(t *testing.T, open opener) {

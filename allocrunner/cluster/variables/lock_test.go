@@ -84,12 +84,8 @@ func TestLock(t *testing.T) {
 		_, err = f.Delete(t.Context(), ns, "l", nil)
 		f.wantConflict(err, 0, true)
 		f.wantConflict(f.release("another"), 0, true)
-		if err := f.renew("another"); !errors.Is(err, variables.ErrLocked) {
-			t.Errorf("renewed by another: %v", err)
-		}
-		if err := f.write(id, "w"); err != nil {
-			t.Errorf("the holder can't write: %v", err)
-		}
+		same.Error(t, variables.ErrLocked, f.renew("another"), "renewed by another")
+		same.Error(t, nil, f.write(id, "w"), "the holder can't write")
 		if v := f.read("l"); v.Items["k"] != "w" || v.LockID() != id || v.Lock.TTL != "10s" {
 			t.Errorf("after the holder wrote: %+v", v)
 		}
@@ -104,12 +100,8 @@ func TestLock(t *testing.T) {
 		if after.Lock != nil || after.Items["k"] != "again" || after.ModifyIndex <= before.ModifyIndex {
 			t.Errorf("released: %+v", after)
 		}
-		if err := f.release(id); !errors.Is(err, variables.ErrNotLocked) {
-			t.Errorf("released twice: %v", err)
-		}
-		if err := f.renew(id); !errors.Is(err, variables.ErrNotLocked) {
-			t.Errorf("renewed after its release: %v", err)
-		}
+		same.Error(t, variables.ErrNotLocked, f.release(id), "released twice")
+		same.Error(t, variables.ErrNotLocked, f.renew(id), "renewed after its release")
 		f.wantConflict(f.write(id, "late"), 0, true) // it does not know yet that it holds nothing
 		if f.mustAcquire() == id {
 			t.Error("two locks have one ID")
@@ -122,12 +114,8 @@ func TestLock(t *testing.T) {
 
 func TestLockOfNothing(t *testing.T) {
 	locked(t, func(t *testing.T, f *fixture, _ *string) {
-		if err := f.renew("x"); !errors.Is(err, variables.ErrNotFound) {
-			t.Errorf("renew: %v", err)
-		}
-		if err := f.release("x"); !errors.Is(err, variables.ErrNotFound) {
-			t.Errorf("release: %v", err)
-		}
+		same.Error(t, variables.ErrNotFound, f.renew("x"), "renew")
+		same.Error(t, variables.ErrNotFound, f.release("x"), "release")
 		f.wantInvalid(f.renew(""), "missing lock ID")
 		f.wantInvalid(f.release(""), "missing lock information")
 		f.wantConflict(f.write("x", "v"), 0, true)
@@ -183,17 +171,13 @@ func TestLockExpires(t *testing.T) {
 		_, err := f.acquire("")
 		f.wantConflict(err, 0, true)
 		time.Sleep(time.Nanosecond) // the delay begins
-		if err := f.renew(id); !errors.Is(err, variables.ErrLocked) {
-			t.Errorf("renewed during the delay: %v", err)
-		}
+		same.Error(t, variables.ErrLocked, f.renew(id), "renewed during the delay")
 		_, err = f.acquire(id)
 		f.wantConflict(err, 0, true)
 		_, err = f.acquire("")
 		f.wantConflict(err, 0, true)
 		f.wantConflict(f.write("", "w"), 0, true)
-		if err := f.write(id, "in time"); err != nil {
-			t.Errorf("nobody else can have it: %v", err)
-		}
+		same.Error(t, nil, f.write(id, "in time"), "nobody else can have it")
 		time.Sleep(5*time.Second - 1)
 		_, err = f.acquire("")
 		f.wantConflict(err, 0, true)
@@ -204,13 +188,9 @@ func TestLockExpires(t *testing.T) {
 		if v := f.read("l"); v.Lock != nil {
 			t.Errorf("after the delay: %+v", v)
 		}
-		if err := f.release(id); !errors.Is(err, variables.ErrNotLocked) {
-			t.Errorf("released after its end: %v", err)
-		}
+		same.Error(t, variables.ErrNotLocked, f.release(id), "released after its end")
 		f.wantConflict(f.write(id, "late"), 0, true)
-		if err := f.write("", "free"); err != nil {
-			t.Errorf("written after its end: %v", err)
-		}
+		same.Error(t, nil, f.write("", "free"), "written after its end")
 		next := f.mustAcquire()
 		f.wantConflict(f.write(id, "late"), 0, true)
 		must.OK(t, f.write(next, "next"))
@@ -223,9 +203,7 @@ func TestReleaseHasNoDelay(t *testing.T) {
 		must.OK(t, f.release(f.mustAcquire()))
 		late := f.mustAcquire()
 		time.Sleep(21 * time.Second)
-		if err := f.release(late); err != nil {
-			t.Errorf("released during the delay: %v", err)
-		}
+		same.Error(t, nil, f.release(late), "released during the delay")
 		f.mustAcquire()
 	})
 }
@@ -236,9 +214,7 @@ func TestUnlock(t *testing.T) {
 		for _, wait := range []time.Duration{0, 21 * time.Second} {
 			id := f.mustAcquire("k", "v")
 			time.Sleep(wait)
-			if err := f.Unlock(t.Context(), ns, "l"); err != nil {
-				t.Errorf("after %v: %v", wait, err)
-			}
+			same.Error(t, nil, f.Unlock(t.Context(), ns, "l"), "after ", wait)
 			if _, _, err := f.Renew(t.Context(), ns, "l", id); !errors.Is(err, variables.ErrNotLocked) {
 				t.Errorf("its holder renews it: %v, want no lock", err)
 			}
@@ -246,12 +222,8 @@ func TestUnlock(t *testing.T) {
 				t.Errorf("after that: %+v, want the items without a lock", v)
 			}
 		}
-		if err := f.Unlock(t.Context(), ns, "l"); !errors.Is(err, variables.ErrNotLocked) {
-			t.Errorf("without a lock: %v", err)
-		}
-		if err := f.Unlock(t.Context(), ns, "none"); !errors.Is(err, variables.ErrNotFound) {
-			t.Errorf("without a variable: %v", err)
-		}
+		same.Error(t, variables.ErrNotLocked, f.Unlock(t.Context(), ns, "l"), "without a lock")
+		same.Error(t, variables.ErrNotFound, f.Unlock(t.Context(), ns, "none"), "without a variable")
 	})
 }
 
@@ -275,9 +247,7 @@ func TestLockAfterReboot(t *testing.T) {
 		next := f.mustAcquire()
 
 		*boot = "boot 3"
-		if err := f.renew(next); err != nil {
-			t.Errorf("renewed after a reboot: %v", err)
-		}
+		same.Error(t, nil, f.renew(next), "renewed after a reboot")
 		time.Sleep(25 * time.Second)
 		f.mustAcquire()
 	})

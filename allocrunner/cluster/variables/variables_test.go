@@ -62,9 +62,7 @@ func TestCheckAndSet(t *testing.T) {
 	_, err := put(7)
 	f.wantConflict(err, 0, false) // something was expected, and there is nothing
 	f.wantConflict(remove(7), 0, false)
-	if err := remove(0); err != nil {
-		t.Errorf("deleting nothing, as expected: %v", err)
-	}
+	same.Error(t, nil, remove(0), "deleting nothing, as expected")
 	v := must.Get(put(0))(t)
 	_, err = put(0)
 	shown := f.wantConflict(err, v.ModifyIndex, false)
@@ -168,9 +166,7 @@ func TestAwait(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, after, _ = f.Read(ctx, ns, "mine")
-		if err := f.Await(ctx, ns, "mine", after, mine); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("with nothing to wake it: %v", err)
-		}
+		same.Error(t, context.DeadlineExceeded, f.Await(ctx, ns, "mine", after, mine), "with nothing to wake it")
 	})
 }
 
@@ -375,9 +371,7 @@ func TestTasksLeaveRoom(t *testing.T) {
 				Value: bytes.Repeat([]byte("v"), cluster.MaxValueBytes)})
 	}
 	for range 2 {
-		if _, err := f.store.Commit(t.Context(), registrations); err != nil {
-			t.Errorf("services: %v", err)
-		}
+		same.Error(t, nil, same.Err(f.store.Commit(t.Context(), registrations)), "services")
 	}
 	for count, want := range map[int][2]bool{7499: {true, true}, 7500: {false, true}, 9999: {false, true},
 		10_000: {false, false}} {
@@ -413,9 +407,7 @@ func TestShareOfAJob(t *testing.T) {
 		t.Errorf("at another job's path: %v, want its own share full", err)
 	}
 	for _, s := range []*variables.Service{other, f.Service} {
-		if err := put(s, "nomad/jobs/other", big); err != nil {
-			t.Errorf("another writer: %v", err)
-		}
+		same.Error(t, nil, put(s, "nomad/jobs/other", big), "another writer")
 	}
 	for i, c := range []struct {
 		name string
@@ -436,9 +428,7 @@ func TestShareOfAJob(t *testing.T) {
 			return put(greedy, "shared/4", "small")
 		}, false},
 	} {
-		if err := c.do(); err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		same.Error(t, nil, c.do(), c.name)
 		err := put(greedy, fmt.Sprintf("more/%d", i), big[:60_000]) // each makes room for that
 		if errors.Is(err, variables.ErrFull) != c.full || err != nil && !c.full {
 			t.Errorf("%s: %v", c.name, err)

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/disktest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // small is a range that nothing else on the machine is likely to use.
@@ -104,9 +105,7 @@ func TestStickyNumbers(t *testing.T) {
 				must.OK(t, os.Rename(at+"/users.json", next+"/users.json"))
 				at = next
 				_, err := r.Take(other, accounts.List{}, false, []string{"a", "b", "c"}, small)
-				if !errors.Is(err, accounts.ErrNone) {
-					t.Errorf("another one gets a number of the list in %s: %v", at, err)
-				}
+				same.Error(t, accounts.ErrNone, err, "another one gets a number of the list in ", at)
 			}
 			got := take(t, r, two, list, "a", "b")
 			if got.Sticky = true; !cmp.Equal(got, list) {

@@ -137,9 +137,7 @@ func TestLinksInTheSharedDirectoryAreNotFollowed(t *testing.T) {
 		victim := t.TempDir()
 		path := filepath.Join(dir, place)
 		must.OK(t, errors.Join(os.Chmod(victim, 0o750), os.RemoveAll(path), os.Symlink(victim, path)))
-		if err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil); !errors.Is(err, allocdir.ErrLink) {
-			t.Errorf("%s: got %v, want ErrLink", place, err)
-		}
+		same.Error(t, allocdir.ErrLink, allocdir.BuildAlloc(dir, allocdir.AnyUser, nil), place)
 		same.As(t, "drwxr-x---", stat(t, victim).Mode, place, ": the mode of the link's target")
 	}
 }
@@ -239,7 +237,5 @@ func TestADirectoryThatTheUserCanNotReach(t *testing.T) {
 	}
 	must.OK(t, os.Chown(closed, 0, int(stranger.GID)))
 	must.OK(t, os.Chmod(closed, 0o710))
-	if _, err := allocdir.BuildTask(dir, "web", stranger); err != nil {
-		t.Errorf("reachable through its group: %v", err)
-	}
+	same.Error(t, nil, same.Err(allocdir.BuildTask(dir, "web", stranger)), "reachable through its group")
 }

@@ -52,9 +52,7 @@ func TestWriteFile(t *testing.T) {
 func TestWriteFileStaysInTheTaskDirectory(t *testing.T) {
 	dir := newTask(t, self())
 	for _, rel := range []string{"", ".", "..", "../x", "/etc/x", "secrets/../../x", "local/.."} {
-		if err := write(dir, rel, "x", self()); !errors.Is(err, allocdir.ErrOutside) {
-			t.Errorf("WriteHookFile(%q) = %v, want ErrOutside", rel, err)
-		}
+		same.Error(t, allocdir.ErrOutside, write(dir, rel, "x", self()), "WriteHookFile(", rel, ")")
 	}
 }
 
@@ -65,17 +63,11 @@ func TestWriteFileFollowsNoLink(t *testing.T) {
 	token := filepath.Join(dir.SecretsDir, "token")
 	must.OK(t, errors.Join(os.Symlink(victim, token),
 		os.Symlink(filepath.Dir(victim), filepath.Join(dir.LocalDir, "out"))))
-	if err := write(dir, "secrets/token", "secret", self()); err != nil {
-		t.Errorf("over a link: %v", err)
-	}
+	same.Error(t, nil, write(dir, "secrets/token", "secret", self()), "over a link")
 	same.As(t, "-rw-------", stat(t, token).Mode, "the link was not replaced")
-	if err := write(dir, "local/out/victim", "secret", self()); !errors.Is(err, allocdir.ErrLink) {
-		t.Errorf("through a link: got %v, want ErrLink", err)
-	}
+	same.Error(t, allocdir.ErrLink, write(dir, "local/out/victim", "secret", self()), "through a link")
 	must.OK(t, errors.Join(os.RemoveAll(dir.SecretsDir), os.Symlink(filepath.Dir(victim), dir.SecretsDir)))
-	if err := write(dir, "secrets/victim", "secret", self()); !errors.Is(err, allocdir.ErrLink) {
-		t.Errorf("secrets itself a link: got %v, want ErrLink", err)
-	}
+	same.Error(t, allocdir.ErrLink, write(dir, "secrets/victim", "secret", self()), "secrets itself a link")
 	if got, _ := os.ReadFile(victim); string(got) != "intact" {
 		t.Errorf("the link's target holds %q", got)
 	}
@@ -136,9 +128,7 @@ func TestRemoveUnfinished(t *testing.T) {
 	must.OK(t, errors.Join(os.Remove(dir.SecretsDir), os.Symlink("../other/local", dir.SecretsDir)))
 	allocdir.RemoveUnfinished(dir.AllocDir)
 	for _, path := range left {
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s is left: %v", path, err)
-		}
+		same.Error(t, fs.ErrNotExist, same.Err(os.Lstat(path)), path, " is left")
 	}
 	for _, path := range kept {
 		must.Get(os.Lstat(path))(t)
@@ -169,16 +159,12 @@ func TestWriteFileInTheWay(t *testing.T) {
 	if err := write(dir, "secrets/token", "x", self()); err == nil || !strings.Contains(err.Error(), "secrets/token") {
 		t.Errorf("over a directory: %v", err)
 	}
-	if err := write(dir, "local/file/x", "x", self()); !errors.Is(err, allocdir.ErrNotDirectory) {
-		t.Errorf("through a file: got %v, want ErrNotDirectory", err)
-	}
+	same.Error(t, allocdir.ErrNotDirectory, write(dir, "local/file/x", "x", self()), "through a file")
 	if left, _ := filepath.Glob(dir.SecretsDir + "/.*"); len(left) != 0 {
 		t.Errorf("temporary files are left: %v", left)
 	}
 	long := "secrets/" + strings.Repeat("n", 255)
-	if err := write(dir, long, "x", self()); err != nil {
-		t.Errorf("a name as long as they may be: %v", err)
-	}
+	same.Error(t, nil, write(dir, long, "x", self()), "a name as long as they may be")
 }
 
 // A reader sees, while the file is replaced, one of its contents, whole.

@@ -23,6 +23,7 @@ import (
 	"taskapi/allocrunner/internal/allocfs"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -212,12 +213,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s was listed: %v", path, list)
 		}
 	}
-	if _, err := cat(files, "web"); !errors.Is(err, interfaces.ErrIsDirectory) {
-		t.Errorf("a directory was opened: %v", err)
-	}
-	if _, err := files.List("web/local/file", 4<<20); !errors.Is(err, interfaces.ErrNotDirectory) {
-		t.Errorf("a file was listed: %v", err)
-	}
+	same.Error(t, interfaces.ErrIsDirectory, same.Err(cat(files, "web")), "a directory was opened")
+	same.Error(t, interfaces.ErrNotDirectory, same.Err(files.List("web/local/file", 4<<20)), "a file was listed")
 }
 
 // TestLinksWithin are followed, also absolute ones as a task makes them of NOMAD_ALLOC_DIR.
@@ -246,9 +243,7 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 		names["zero"] = "Dcrw-r--r--"
 	}
 	for name, mode := range names {
-		if _, err := cat(of(dir, nil), "web/local/"+name); !errors.Is(err, interfaces.ErrNotRegular) {
-			t.Errorf("%s was opened: %v", name, err)
-		}
+		same.Error(t, interfaces.ErrNotRegular, same.Err(cat(of(dir, nil), "web/local/"+name)), name, " was opened")
 		if info, err := of(dir, nil).Stat("web/local/" + name); err != nil || info.FileMode != mode ||
 			info.ContentType != "application/octet-stream" {
 			t.Errorf("%s is %+v, %v; want %s", name, info, err, mode)
@@ -331,24 +326,18 @@ func TestRights(t *testing.T) {
 					if _, err := cat(asWeb, path); (err == nil) != allowed || err != nil && !errors.Is(err, fs.ErrPermission) {
 						t.Errorf("web reads %s: %v, want %v", path, err, allowed)
 					}
-					if _, err := cat(of(dir, nil), path); err != nil {
-						t.Errorf("we read %s: %v", path, err)
-					}
+					same.Error(t, nil, same.Err(cat(of(dir, nil), path)), "we read ", path)
 				}
 			}
 		})
 	}
 	all.Wait()
-	if _, err := asWeb.List("db/local/closed", 4<<20); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("web lists another's closed directory: %v", err)
-	}
+	same.Error(t, fs.ErrPermission, same.Err(asWeb.List("db/local/closed", 4<<20)), "web lists another's closed directory")
 	if _, err := asWeb.Stat("db/local/closed/file"); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("web looks into another's closed directory: %v", err)
 	}
 	for _, path := range []string{"", "alloc", "db", "db/local"} {
-		if _, err := asWeb.List(path, 4<<20); err != nil {
-			t.Errorf("web lists %q: %v", path, err)
-		}
+		same.Error(t, nil, same.Err(asWeb.List(path, 4<<20)), "web lists ", path)
 	}
 	if _, err := asWeb.Open("web/secrets/nomad_token", interfaces.Span{}); !errors.Is(err, interfaces.ErrSecretFile) {
 		t.Errorf("its own secret: %v, want it refused all the same", err)

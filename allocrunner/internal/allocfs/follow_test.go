@@ -127,9 +127,7 @@ func TestFollow(t *testing.T) {
 				t.Errorf("got %s, want %s", got, want)
 			}
 			reader.Wait()
-			if _, err := frames.Next(ctx); !errors.Is(err, io.EOF) {
-				t.Errorf("after the end: %v", err)
-			}
+			same.Error(t, io.EOF, same.Err(frames.Next(ctx)), "after the end")
 		})
 	}
 }

@@ -117,18 +117,14 @@ func TestUpdateThatFails(t *testing.T) {
 		bad := tcpCheck("bad")
 		bad.PortLabel = "nope"
 		cfg.Alloc = newAlloc(bad)
-		if err := r.Update(cfg); !errors.Is(err, checks.ErrInvalid) {
-			t.Errorf("got %v, want ErrInvalid", err)
-		}
+		same.Error(t, checks.ErrInvalid, r.Update(cfg))
 		after, now := r.Results()
 		if diff := cmp.Diff(before, after); diff != "" || now != version {
 			t.Errorf("version %d, want %d; results (-before +after):\n%s", now, version, diff)
 		}
 		r.Stop()
 		cfg.Alloc = newAlloc(tcpCheck("more"))
-		if err := r.Update(cfg); err != nil {
-			t.Errorf("after Stop: %v", err)
-		}
+		same.Error(t, nil, r.Update(cfg), "after Stop")
 		r.Begin("")
 		if got, _ := r.Results(); got != nil {
 			t.Errorf("results after Stop: %v", got)

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/internal/execio"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // open returns files and the program's ends.
@@ -96,15 +97,9 @@ func TestClose(t *testing.T) {
 			read <- err
 		}()
 		must.OK(t, files.Close())
-		if err := <-wrote; !errors.Is(err, os.ErrClosed) {
-			t.Errorf("terminal %v, write: %v", tty, err)
-		}
-		if err := <-read; err != nil {
-			t.Errorf("terminal %v, read: %v", tty, err)
-		}
-		if err := errors.Join(files.Close(), files.Stdin.Close()); err != nil {
-			t.Errorf("again: %v", err)
-		}
+		same.Error(t, os.ErrClosed, <-wrote, "terminal ", tty, ", write")
+		same.Error(t, nil, <-read, "terminal ", tty, ", read")
+		same.Error(t, nil, errors.Join(files.Close(), files.Stdin.Close()), "again")
 		if err := files.Resize(1, 1); tty != (err != nil) {
 			t.Errorf("terminal %v, resize: %v", tty, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
+	"taskapi/internal/same"
 )
 
 // TestExecThroughTheKeeper: result, output so far with an error, and the end with the client.
@@ -47,9 +48,7 @@ func TestExecThroughTheKeeper(t *testing.T) {
 	}()
 	program := identify(t, proctest.ReadPID(t, fifo))
 	detach(t, c)
-	if err := <-failed; !errors.Is(err, drivers.ErrClosed) {
-		t.Errorf("after the client's end: %v", err)
-	}
+	same.Error(t, drivers.ErrClosed, <-failed, "after the client's end")
 	gone(t, program)
 	if !identify(t, status.PID).Runs() {
 		t.Error("the task has ended, too")

@@ -14,6 +14,7 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/internal/boottime"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // soon is a time that a test waits for.
@@ -43,9 +44,7 @@ func TestTasksExpire(t *testing.T) {
 			return err
 		},
 	} {
-		if err := try(); !errors.Is(err, keeper.ErrExpired) {
-			t.Errorf("after the end: %v", err)
-		}
+		same.Error(t, keeper.ErrExpired, try(), "after the end")
 	}
 	pass(boottime.Now() + 2*keeper.ExpiryGrace) // in which a keeper that has killed its tasks is not killed
 	must.OK(t, b.Expire(t.Context(), boottime.Now()+time.Hour))

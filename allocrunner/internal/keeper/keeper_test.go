@@ -34,9 +34,7 @@ func TestASupervisorLikeAnyOther(t *testing.T) {
 	status := run(t, c, spec)
 	child := proctest.ReadPID(t, fifo)
 
-	if _, err := c.Start(t.Context(), spec); !errors.Is(err, drivers.ErrRunning) {
-		t.Errorf("second start: %v", err)
-	}
+	same.Error(t, drivers.ErrRunning, same.Err(c.Start(t.Context(), spec)), "second start")
 	if list, err := c.List(t.Context()); err != nil || len(list) != 1 || list[0].PID != status.PID || list[0].Exit != nil {
 		t.Errorf("list %+v, %v", list, err)
 	}
@@ -170,9 +168,7 @@ func TestAnIdleKeeperEndsAndLeavesTheExits(t *testing.T) {
 	id := c.Keeper()
 	must.OK(t, c.Detach())
 	gone(t, id)
-	if _, err := keeper.Attach(t.Context(), dir); !errors.Is(err, keeper.ErrNoKeeper) {
-		t.Errorf("attach: %v", err)
-	}
+	same.Error(t, keeper.ErrNoKeeper, same.Err(keeper.Attach(t.Context(), dir)), "attach")
 	last, err := keeper.Last(dir)
 	if err != nil || len(last.Tasks) != 1 || last.Tasks[0].Exit == nil || last.Tasks[0].Exit.ExitCode != 6 {
 		t.Errorf("%+v, %v", last, err)
@@ -191,17 +187,11 @@ func TestTheKeeperIsKilled(t *testing.T) {
 	go func() { _, err := c.Wait(t.Context(), "t"); waited <- err }()
 	must.OK(t, unix.Kill(c.Keeper().PID, unix.SIGKILL))
 	<-c.Done()
-	if err := <-waited; !errors.Is(err, drivers.ErrLost) {
-		t.Errorf("wait: %v", err)
-	}
-	if _, err := c.Start(t.Context(), shell(dir, "u", "true")); !errors.Is(err, drivers.ErrLost) {
-		t.Errorf("start: %v", err)
-	}
+	same.Error(t, drivers.ErrLost, <-waited, "wait")
+	same.Error(t, drivers.ErrLost, same.Err(c.Start(t.Context(), shell(dir, "u", "true"))), "start")
 	gone(t, task)
 	must.OK(t, c.Close())
-	if _, err := keeper.Attach(t.Context(), dir); !errors.Is(err, keeper.ErrNoKeeper) {
-		t.Errorf("attach: %v", err)
-	}
+	same.Error(t, keeper.ErrNoKeeper, same.Err(keeper.Attach(t.Context(), dir)), "attach")
 	last, err := keeper.Last(dir)
 	if err != nil || len(last.Tasks) != 1 || last.Tasks[0].Exit != nil {
 		t.Errorf("record %+v, %v", last, err)
@@ -232,9 +222,7 @@ func TestTheLatestClientWins(t *testing.T) {
 	}
 	closeLater(t, second)
 	<-first.Done()
-	if _, err := first.List(t.Context()); !errors.Is(err, keeper.ErrReplaced) {
-		t.Errorf("the first client's list: %v", err)
-	}
+	same.Error(t, keeper.ErrReplaced, same.Err(first.List(t.Context())), "the first client's list")
 	if err := first.Close(); err != nil { // ends nothing that is not its own
 		t.Error(err)
 	}
@@ -263,9 +251,7 @@ func TestCloseEndsEverything(t *testing.T) {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if _, err := c.List(t.Context()); !errors.Is(err, drivers.ErrClosed) {
-		t.Error(err)
-	}
+	same.Error(t, drivers.ErrClosed, same.Err(c.List(t.Context())))
 }
 
 func TestSIGTERM(t *testing.T) {
@@ -353,9 +339,7 @@ func TestRecordsThatAreNotTrue(t *testing.T) {
 			if text != "" {
 				must.OK(t, os.WriteFile(filepath.Join(dir, "keeper.json"), []byte(text), 0o600))
 			}
-			if _, err := keeper.Attach(t.Context(), dir); !errors.Is(err, keeper.ErrNoKeeper) {
-				t.Errorf("attach: %v", err)
-			}
+			same.Error(t, keeper.ErrNoKeeper, same.Err(keeper.Attach(t.Context(), dir)), "attach")
 			start(t, keeper.Config{Dir: dir})
 		})
 	}

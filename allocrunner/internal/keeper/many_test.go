@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestARequestTooMany is refused by itself: those under way go on, the connection stays, and there is room again when
@@ -67,9 +68,7 @@ func TestManyRequests(t *testing.T) {
 		})
 		execs.Go(func() {
 			spec := drivers.ExecSpec{Spec: shell(dir, "t", "echo $$ >$FIFO; exec sleep 1000")}
-			if _, err := c.Exec(ctx, spec); !errors.Is(err, context.Canceled) {
-				t.Errorf("exec: %v", err)
-			}
+			same.Error(t, context.Canceled, same.Err(c.Exec(ctx, spec)), "exec")
 		})
 	}
 	proctest.ReadPID(t, fifo)

@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestALostKeeper is noticed at once: what it left running is killed before anybody hears of the end of the task, which
@@ -46,9 +47,7 @@ func TestALostKeeper(t *testing.T) {
 		said := []string{}
 		for range 2 {
 			err := <-waited
-			if !errors.Is(err, drivers.ErrLost) {
-				t.Errorf("wait: %v", err)
-			}
+			same.Error(t, drivers.ErrLost, err, "wait")
 			said = append(said, err.Error())
 		}
 		all := strings.Join(said, "\n")
@@ -419,12 +418,8 @@ func TestReplacedByAnother(t *testing.T) {
 	first := supervise(t, dir)
 	run(t, first, script(dir, "t", "exec sleep 1000"))
 	second := supervise(t, dir)
-	if _, err := first.Wait(t.Context(), "t"); !errors.Is(err, keeper.ErrReplaced) {
-		t.Errorf("wait: %v", err)
-	}
-	if _, err := first.Start(t.Context(), script(dir, "u", "exit 0")); !errors.Is(err, keeper.ErrReplaced) {
-		t.Errorf("start: %v", err)
-	}
+	same.Error(t, keeper.ErrReplaced, same.Err(first.Wait(t.Context(), "t")), "wait")
+	same.Error(t, keeper.ErrReplaced, same.Err(first.Start(t.Context(), script(dir, "u", "exit 0"))), "start")
 	if list, err := second.List(t.Context()); err != nil || len(list) != 1 || list[0].Exit != nil {
 		t.Errorf("%+v, %v", list, err)
 	}

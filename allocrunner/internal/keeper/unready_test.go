@@ -1,13 +1,13 @@
 package keeper_test
 
 import (
-	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestAPreparedKeeper: a process that Prepare has started is the keeper of the Config that has it. It ends when it gets
@@ -19,9 +19,7 @@ func TestAPreparedKeeper(t *testing.T) {
 	}
 	gone := func(when string, pid int) {
 		t.Helper()
-		if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
-			t.Errorf("%s: the process is left: %v", when, err)
-		}
+		same.Error(t, unix.ESRCH, unix.Kill(pid, 0), when, ": the process is left")
 	}
 	cfg := supervised(t.TempDir())
 	cfg.Unused, cfg.Unready = true, prepare(cfg.Dir)

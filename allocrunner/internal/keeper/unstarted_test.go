@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner/drivers"
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // failing returns a program that becomes a keeper only when the file beside it is gone, and otherwise ends as said.
@@ -42,9 +43,7 @@ func TestAKeeperThatDiesWhileItStarts(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	if _, err := s.KillTree(t.Context(), drivers.ProcessID{Task: "t"}); err != nil {
-		t.Errorf("kill what does not run: %v", err)
-	}
+	same.Error(t, nil, same.Err(s.KillTree(t.Context(), drivers.ProcessID{Task: "t"})), "kill what does not run")
 	if _, _, err := s.View(t.Context()); err == nil {
 		t.Error("there is something to see")
 	}

@@ -17,6 +17,7 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func writeFrame(w io.Writer, text string) error {
@@ -112,9 +113,7 @@ func TestAnotherClientsVersion(t *testing.T) {
 	if got, err := readFrame(conn); !errors.Is(err, io.EOF) {
 		t.Errorf("%v, %v; want the end", got, err)
 	}
-	if _, err := c.List(t.Context()); err != nil {
-		t.Errorf("the client before: %v", err)
-	}
+	same.Error(t, nil, same.Err(c.List(t.Context())), "the client before")
 }
 
 // TestAnUnknownRequest is refused alone.
@@ -175,7 +174,5 @@ func TestAnEarlierConnection(t *testing.T) {
 	case <-others:
 	case <-latest.Done():
 	}
-	if _, err := latest.List(t.Context()); err != nil {
-		t.Errorf("the client that came last: %v", err)
-	}
+	same.Error(t, nil, same.Err(latest.List(t.Context())), "the client that came last")
 }

@@ -59,9 +59,7 @@ func TestLinkLocalAddress(t *testing.T) {
 	}
 	r.ReleaseSockets()
 	for _, hostIP := range []string{named, numbered, "::"} {
-		if _, err := locked(hostIP, got.Value); !errors.Is(err, ports.ErrTaken) {
-			t.Errorf("%s: got %v, want ErrTaken", hostIP, err)
-		}
+		same.Error(t, ports.ErrTaken, same.Err(locked(hostIP, got.Value)), hostIP)
 	}
 	l, err := net.Listen("tcp", at)
 	if err != nil {

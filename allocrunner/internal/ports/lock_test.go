@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/internal/ports"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // locked has a port locked and not bound, so that nothing but the port lock keeps others away.
@@ -96,9 +97,7 @@ func TestLocksRespectTheAddress(t *testing.T) {
 					second.Close()
 					return
 				}
-				if !errors.Is(err, ports.ErrTaken) {
-					t.Errorf("got %v, want ErrTaken", err)
-				}
+				same.Error(t, ports.ErrTaken, err)
 				first.Close()
 				if second, err = locked(pair[1], port); err != nil {
 					t.Fatalf("after the first was given up: %v", err)
@@ -287,16 +286,12 @@ func TestLocksInAnothersHands(t *testing.T) {
 	for _, f := range first.Locks() { // as a process that is killed does
 		f.Close()
 	}
-	if _, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
-		t.Errorf("got %v, want ErrTaken", err)
-	}
+	same.Error(t, ports.ErrTaken, same.Err(lockedFor("/others", "127.0.0.1", port)))
 	again := must.Get(lockedFor("/ours", "127.0.0.1", port))(t)
 	defer again.Close()
 	closeCopies()
 	again.Locks() // takes over what nobody has any more
-	if _, err := lockedFor("/others", "127.0.0.1", port); !errors.Is(err, ports.ErrTaken) {
-		t.Errorf("after the other's end: got %v, want ErrTaken", err)
-	}
+	same.Error(t, ports.ErrTaken, same.Err(lockedFor("/others", "127.0.0.1", port)), "after the other's end")
 }
 
 // TestClosedBesideAnother: a process that was given the locks has them when their owner closes its own, and its end

@@ -133,13 +133,9 @@ func TestPortsAreLockedUntilClose(t *testing.T) {
 	port := r.Mappings()[0].Value
 	r.ReleaseSockets()
 	_, err := ports.Allocate(ports.Config{Networks: static("y", port)})
-	if !errors.Is(err, ports.ErrTaken) {
-		t.Errorf("got %v, want ErrTaken", err)
-	}
+	same.Error(t, ports.ErrTaken, err)
 	_, err = ports.Allocate(ports.Config{Networks: dynamic("y"), First: port, Last: port})
-	if !errors.Is(err, ports.ErrExhausted) {
-		t.Errorf("got %v, want ErrExhausted", err)
-	}
+	same.Error(t, ports.ErrExhausted, err)
 	must.OK(t, errors.Join(r.Close(), r.Close()))
 	newReservation(t, ports.Config{Networks: static("y", port)})
 }
@@ -243,9 +239,7 @@ func TestInvalid(t *testing.T) {
 func TestPrivilegedPort(t *testing.T) {
 	if os.Getuid() != 0 {
 		_, err := ports.Allocate(ports.Config{Networks: static("x", 81)})
-		if !errors.Is(err, ports.ErrPermission) {
-			t.Errorf("got %v, want ErrPermission", err)
-		}
+		same.Error(t, ports.ErrPermission, err)
 		return
 	}
 	if start, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start"); err == nil &&

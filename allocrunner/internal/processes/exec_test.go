@@ -42,9 +42,7 @@ func TestExec(t *testing.T) {
 				t.Errorf("list %+v, %v", list, err)
 			}
 			same.As(t, 0, e.killTree("t"), "processes besides the task's were killed")
-			if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, drivers.ErrNotRunning) {
-				t.Errorf("after the task's end: %v", err)
-			}
+			same.Error(t, drivers.ErrNotRunning, same.Err(e.Exec(t.Context(), e.beside("true"))), "after the task's end")
 		})
 	}
 }
@@ -114,9 +112,7 @@ func TestExecEndsWithItsContext(t *testing.T) {
 				proctest.Alive(pid) {
 				t.Errorf("%+v, %v, child alive: %v", got, err, proctest.Alive(pid))
 			}
-			if err := e.Signal(t.Context(), proctest.Latest(t, e, "t"), 0); err != nil {
-				t.Errorf("the task itself: %v", err)
-			}
+			same.Error(t, nil, e.Signal(t.Context(), proctest.Latest(t, e, "t"), 0), "the task itself")
 		})
 	}
 }
@@ -230,9 +226,7 @@ func TestExecsAreBounded(t *testing.T) {
 
 func TestExecErrors(t *testing.T) {
 	e := newLocal(t, processes.Config{})
-	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, drivers.ErrNotRunning) {
-		t.Errorf("without a task: %v", err)
-	}
+	same.Error(t, drivers.ErrNotRunning, same.Err(e.Exec(t.Context(), e.beside("true"))), "without a task")
 	e.start(e.shell("t", "exec sleep 1000"))
 	for want, change := range map[string]func(*drivers.ExecSpec){
 		"does not exist":   func(s *drivers.ExecSpec) { s.Path = "/no/such" },
@@ -247,13 +241,9 @@ func TestExecErrors(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := e.Exec(ctx, e.beside("true")); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	same.Error(t, context.Canceled, same.Err(e.Exec(ctx, e.beside("true"))), "cancelled")
 	must.OK(t, e.Close())
-	if _, err := e.Exec(t.Context(), e.beside("true")); !errors.Is(err, drivers.ErrClosed) {
-		t.Errorf("closed: %v", err)
-	}
+	same.Error(t, drivers.ErrClosed, same.Err(e.Exec(t.Context(), e.beside("true"))), "closed")
 }
 
 // TestCloseEndsExecs that are under way.

@@ -274,14 +274,10 @@ func TestListAndWaitAfterTheEnd(t *testing.T) {
 	if exit := e.wait("a"); exit.ExitCode != 3 {
 		t.Errorf("the second Wait says %+v", exit)
 	}
-	if _, err := e.Wait(t.Context(), "never"); !errors.Is(err, drivers.ErrNotRunning) {
-		t.Error(err)
-	}
+	same.Error(t, drivers.ErrNotRunning, same.Err(e.Wait(t.Context(), "never")))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := e.Wait(ctx, "b"); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	same.Error(t, context.Canceled, same.Err(e.Wait(ctx, "b")))
 }
 
 func TestRestartLoopLeavesNothingBehind(t *testing.T) {
@@ -317,9 +313,7 @@ func TestCloseKillsAndRefuses(t *testing.T) {
 	if exit := e.wait("t"); exit.Signal != 9 || proctest.Alive(child) {
 		t.Errorf("exit %+v, child alive: %v", exit, proctest.Alive(child))
 	}
-	if _, err := e.Start(t.Context(), e.shell("t", "true")); !errors.Is(err, drivers.ErrClosed) {
-		t.Error(err)
-	}
+	same.Error(t, drivers.ErrClosed, same.Err(e.Start(t.Context(), e.shell("t", "true"))))
 }
 
 func TestCloseOfAnUnusedSupervisor(t *testing.T) {

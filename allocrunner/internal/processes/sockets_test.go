@@ -18,6 +18,7 @@ import (
 	"taskapi/allocrunner/internal/processes"
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestListeningSockets: a process finds them from descriptor 3 on, with its own number beside them, and nothing else;
@@ -74,9 +75,7 @@ func TestNoNotifications(t *testing.T) {
 	e := newLocal(t, processes.Config{})
 	status := e.start(e.spec("t", "/bin/sleep", "1000"))
 	for _, id := range []drivers.ProcessID{status.ID(), {Task: "other"}} {
-		if _, err := e.Notice(t.Context(), id, 0); !errors.Is(err, drivers.ErrNotRunning) {
-			t.Errorf("%s: %v", id.Task, err)
-		}
+		same.Error(t, drivers.ErrNotRunning, same.Err(e.Notice(t.Context(), id, 0)), id.Task)
 	}
 }
 
@@ -97,9 +96,7 @@ func TestNotificationsEnd(t *testing.T) {
 		ended <- err
 	}()
 	e.killTree("t")
-	if err := <-ended; !errors.Is(err, drivers.ErrNotRunning) {
-		t.Error(err)
-	}
+	same.Error(t, drivers.ErrNotRunning, <-ended)
 	if left, _ := os.ReadDir(dir + "/.notify"); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}

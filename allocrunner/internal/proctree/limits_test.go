@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/internal/proctree"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestLimitsOfVersion2 has files in place of the kernel's, which not every machine has.
@@ -32,9 +33,7 @@ func TestLimitsOfVersion2(t *testing.T) {
 			"cpu.weight": "10000"}},
 	} {
 		dir := t.TempDir()
-		if err := proctree.Bound2(dir, tc.limits); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		same.Error(t, nil, proctree.Bound2(dir, tc.limits), name)
 		got := map[string]string{}
 		files, _ := filepath.Glob(dir + "/*") // the pattern is a constant
 		for _, file := range files {

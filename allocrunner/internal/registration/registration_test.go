@@ -169,9 +169,7 @@ func TestAWaitForAProviderEnds(t *testing.T) {
 		r.Apply("", registration.Dropped)
 		ctx, end := context.WithTimeout(t.Context(), time.Second)
 		defer end()
-		if err := r.Sync(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v", err)
-		}
+		same.Error(t, context.DeadlineExceeded, r.Sync(ctx))
 		close(hold)
 		first.Wait()
 		same.As(t, []string{"+web", "-web"}, p.Took(), "called with")

@@ -25,6 +25,7 @@ import (
 	"taskapi/allocrunner/internal/stats"
 	"taskapi/internal/must"
 	"taskapi/internal/proc"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -241,8 +242,6 @@ func TestStreamEnds(t *testing.T) {
 			for range samples { // one may have been under way
 			}
 		}
-		if _, err := s.Stream(t.Context(), -1); !errors.Is(err, stats.ErrInterval) {
-			t.Errorf("error = %v", err)
-		}
+		same.Error(t, stats.ErrInterval, same.Err(s.Stream(t.Context(), -1)), "error")
 	})
 }

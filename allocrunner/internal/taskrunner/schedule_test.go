@@ -69,9 +69,7 @@ func TestSchedule(t *testing.T) {
 		at(24*time.Hour-5*time.Minute, "running", 2, interfaces.ScheduleRun)
 		set(interfaces.ScheduleForcedPause)
 		at(time.Second, "paused", 2, interfaces.ScheduleForcedPause)
-		if err := r.Restart(t.Context(), "why"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-			t.Errorf("a restart of a paused task: %v", err)
-		}
+		same.Error(t, interfaces.ErrTaskNotRunning, r.Restart(t.Context(), "why"), "a restart of a paused task")
 		at(24*time.Hour, "paused", 2, interfaces.ScheduleForcedPause)
 
 		// Another runner goes on from what is saved.
@@ -143,9 +141,7 @@ func TestStopTask(t *testing.T) {
 			if is := r.State(); is.Phase != lifecycle.Pending || !is.Stopped {
 				t.Errorf("in its group: %+v", is)
 			}
-			if err := r.Restart(t.Context(), "why"); !errors.Is(err, interfaces.ErrTaskNotRunning) {
-				t.Errorf("a restart of a stopped task: %v", err)
-			}
+			same.Error(t, interfaces.ErrTaskNotRunning, r.Restart(t.Context(), "why"), "a restart of a stopped task")
 			saved := r.Saved()
 			r.Close()
 			r = newRunner(t, ready{p}, Config{})
@@ -161,9 +157,7 @@ func TestStopTask(t *testing.T) {
 		r.Kill(nil, Graceful)
 		synctest.Wait()
 		err := r.SetPauseState(t.Context(), interfaces.ScheduleForcedPause)
-		if !errors.Is(err, interfaces.ErrTaskNotRunning) {
-			t.Errorf("a stop of a dead task: %v", err)
-		}
+		same.Error(t, interfaces.ErrTaskNotRunning, err, "a stop of a dead task")
 		r.Close()
 		synctest.Wait()
 	})
