@@ -41,7 +41,8 @@ func TestWriteDenial(t *testing.T) {
 		status := apierror.WriteDenial(w, &test.denial)
 		test.want.Set("Content-Type", "text/plain; charset=utf-8")
 		test.want.Set("X-Content-Type-Options", "nosniff")
-		if diff := cmp.Diff(test.want, w.Header()); diff != "" || status != test.status || w.Code != status || w.Body.String() != test.words {
+		if diff := cmp.Diff(test.want, w.Header()); diff != "" || status != test.status || w.Code != status ||
+			w.Body.String() != test.words {
 			t.Errorf("%+v is %d %q %s", test.denial, w.Code, w.Body, diff)
 		}
 	}

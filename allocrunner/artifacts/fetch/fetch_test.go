@@ -642,7 +642,8 @@ func TestRepositories(t *testing.T) {
 		p.req.FileDirs = []string{top}
 		must.OK(t, os.WriteFile(p.req.Dirs.Task+"/own", []byte("own"), 0o644))
 		p.wantWords(p.get(fetch.Artifact{Source: source + "//out/own?ref=link"}), "leads out")
-		p.want(p.get(fetch.Artifact{Source: source + "//in/s?ref=link"}), map[string]string{"task/own": "-rw-r--r-- own", "task/local/s": "-rwxr-xr-x s"})
+		p.want(p.get(fetch.Artifact{Source: source + "//in/s?ref=link"}),
+			map[string]string{"task/own": "-rw-r--r-- own", "task/local/s": "-rwxr-xr-x s"})
 	})
 	t.Run("not allowed", func(t *testing.T) {
 		t.Parallel()
