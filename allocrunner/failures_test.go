@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/allocrunner"
+	"taskapi/internal/same"
 )
 
 // TestFailuresAreReportedWithTheirCause: not with what was cleared away afterwards, nor with how a process ended that
@@ -31,9 +32,7 @@ func TestFailuresAreReportedWithTheirCause(t *testing.T) {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			r := run(t, "batch", main)
-			if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), want) {
-				t.Errorf("got %v, want %s", err, want)
-			}
+			same.Says(t, allocrunner.ErrFailed, want, r.end())
 		})
 	}
 }

@@ -162,10 +162,7 @@ func TestAllocationHooksThatTheDriverCanNotHonour(t *testing.T) {
 			c.Hooks = []interfaces.RunnerHook{generous{gives}}
 		}, inMemory("init", "ends well", lifecycle("prestart", false)), shell("main", "exit 0"))
 		r := beginWith(t, allocrunner.WithDrivers(drivers.NewRegistry(driver, rawexec.Driver{})), cfg)
-		if err := r.end(); err == nil || !strings.Contains(err.Error(),
-			`task "main": the driver "raw_exec" can't give a task `+want) {
-			t.Errorf("%s: %v", want, err)
-		}
+		same.Says(t, nil, `task "main": the driver "raw_exec" can't give a task `+want, r.end(), want)
 		if driver.started() > 0 || r.seen() != nil || r.runner.Alloc().ClientStatus != "failed" {
 			t.Errorf("%s: %d starts, events %v, status %s", want, driver.started(), r.seen(),
 				r.runner.Alloc().ClientStatus)
@@ -243,9 +240,7 @@ func TestAHookRunsACommandAndFailsItsTask(t *testing.T) {
 	same.As(t, "main", r.untilFile("main/local/ran"), "the command saw the task")
 	task.Event("Template", "Missing: x")
 	task.Fail("Template failed: y")
-	if err := r.end(); err == nil || !strings.Contains(err.Error(), `task "main": Template failed: y`) {
-		t.Errorf("the allocation ended with %v", err)
-	}
+	same.Says(t, nil, `task "main": Template failed: y`, r.end(), "the allocation ended with")
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Template", "Killing", "Terminated", "Killed")
 	if _, err := task.Exec(t.Context(), []string{"/bin/true"}); !errors.Is(err, interfaces.ErrTaskNotRunning) {
 		t.Errorf("Exec in a dead task: %v", err)

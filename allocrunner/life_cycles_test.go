@@ -109,9 +109,7 @@ func TestLifeOfATaskThatEnds(t *testing.T) {
 		r = f.run(t, "batch", "ends badly", func(task *api.Task, _ *interfaces.Config) {
 			task.RestartPolicy = &api.RestartPolicy{Attempts: new(1)}
 		})
-		if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), "Exit Code: 3") {
-			t.Error(err)
-		}
+		same.Says(t, allocrunner.ErrFailed, "Exit Code: 3", r.end())
 		r.wantEvents("main", "Received", "Task Setup", "Started", "Terminated", "Restarting", "Started", "Terminated",
 			"Not Restarting")
 	})

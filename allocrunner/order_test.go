@@ -1,7 +1,6 @@
 package allocrunner_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -75,9 +74,7 @@ func TestATaskThatFailsForGoodEndsAll(t *testing.T) {
 		shell("bye", "echo bye > $NOMAD_ALLOC_DIR/bye", lifecycle("poststop", false)))
 	r.untilState("x", "running")
 	r.write("alloc/x", "")
-	if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) || !strings.Contains(err.Error(), `task "x": Exit Code: 3`) {
-		t.Errorf("got %v, want the failure of x", err)
-	}
+	same.Says(t, allocrunner.ErrFailed, `task "x": Exit Code: 3`, r.end())
 	r.wantEvents("main", "Received", "Task Setup", "Started", "Sibling Task Failed", "Killing", "Terminated", "Killed")
 	r.untilFile("alloc/bye")
 	if got := r.runner.Alloc(); got.ClientStatus != "failed" || got.TaskStates["main"].Failed {
@@ -100,10 +97,7 @@ func TestAStopWaitsForNoOtherInterval(t *testing.T) {
 	}
 	fails := func(t *testing.T, r *running) {
 		t.Helper()
-		if err := r.end(); !errors.Is(err, allocrunner.ErrFailed) ||
-			!strings.Contains(err.Error(), `task "bye": Exit Code: 4`) {
-			t.Errorf("got %v, want the failure of bye", err)
-		}
+		same.Says(t, allocrunner.ErrFailed, `task "bye": Exit Code: 4`, r.end())
 	}
 	t.Run("before the stop", func(t *testing.T) {
 		t.Parallel()

@@ -40,9 +40,7 @@ func TestSettingsFromEnv(t *testing.T) {
 		t.Errorf("%v", secrets)
 	}
 	env["CONSUL_HTTP_SSL"] = "maybe"
-	if _, err := consul.FromEnv(getenv); err == nil || !strings.Contains(err.Error(), `CONSUL_HTTP_SSL is "maybe"`) {
-		t.Errorf("%v", err)
-	}
+	same.Says(t, nil, `CONSUL_HTTP_SSL is "maybe"`, same.Err(consul.FromEnv(getenv)))
 }
 
 // TestAddresses that there can be, and that there can't.

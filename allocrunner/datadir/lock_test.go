@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
@@ -82,9 +81,7 @@ func TestStateOfAnotherAllocation(t *testing.T) {
 	_, lockErr := d.Lock(testID, d.Store(""), slog.New(slog.DiscardHandler))
 	_, savedErr := d.Saved(testID)
 	for what, err := range map[string]error{"lock": lockErr, "saved": savedErr} {
-		if err == nil || !strings.Contains(err.Error(), `it is of allocation "x"`) {
-			t.Errorf("%s: %v, want it refused", what, err)
-		}
+		same.Says(t, nil, `it is of allocation "x"`, err, what)
 	}
 }
 

@@ -103,9 +103,7 @@ func TestReservations(t *testing.T) {
 		t.Fatalf("%v, %v", has(one), err)
 	}
 	_, owner, err := e.begin(two, false)
-	if !errors.Is(err, ErrTaken) || !strings.Contains(err.Error(), "GPU-0 is held by allocation <one>") {
-		t.Errorf("got %v, want that GPU-0 is held", err)
-	}
+	same.Says(t, ErrTaken, "GPU-0 is held by allocation <one>", err)
 	owner.Shutdown()
 	if got := Problems("two", two.GetTaskGroup(), e.devices, e.table, func(id string) string { return id }); !errors.Is(
 		got["t"], ErrTaken) {
@@ -300,12 +298,8 @@ func TestBadDevices(t *testing.T) {
 	} {
 		d := good()
 		change(&d)
-		if err := Check([]Device{d}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
-		}
+		same.Says(t, nil, want, Check([]Device{d}))
 	}
-	if err := Check([]Device{good(), good()}); err == nil || !strings.Contains(err.Error(), "given twice") {
-		t.Errorf("got %v", err)
-	}
+	same.Says(t, nil, "given twice", Check([]Device{good(), good()}))
 	must.OK(t, Check([]Device{good()}))
 }

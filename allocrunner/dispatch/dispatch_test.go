@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/dispatch"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/same"
 )
 
 func parent(payload string) *api.Job {
@@ -62,10 +63,7 @@ func TestCheck(t *testing.T) {
 	}
 	none := parent("")
 	none.ParameterizedJob = &api.ParameterizedJobConfig{}
-	if err := dispatch.Check(none, interfaces.Dispatch{Meta: both}); err == nil ||
-		!strings.Contains(err.Error(), "it takes none") {
-		t.Errorf("a job that takes no meta: %v", err)
-	}
+	same.Says(t, nil, "it takes none", dispatch.Check(none, interfaces.Dispatch{Meta: both}), "a job that takes no meta")
 }
 
 // TestDispatched: a child has Nomad's ID, its parent's meta under its own, and the payload; its parent stays as it is.

@@ -1,7 +1,6 @@
 package schedule_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 
 	"taskapi/allocrunner/schedule"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func parse(start, end, zone string) (schedule.Times, error) {
@@ -30,13 +30,9 @@ func TestParseRefuses(t *testing.T) {
 		{"0 22 * * * *", "0 6", "", "another timezone"},
 		{"0 9 * * * *", "0 16", "Mars/Olympus", "timezone"},
 	} {
-		if _, err := parse(c.start, c.end, c.zone); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q to %q in %q: %v, want %q", c.start, c.end, c.zone, err, c.want)
-		}
+		same.Says(t, nil, c.want, same.Err(parse(c.start, c.end, c.zone)), c.start, " to ", c.end, " in ", c.zone)
 	}
-	if _, err := schedule.Parse(&api.TaskSchedule{}); err == nil || !strings.Contains(err.Error(), "cron block") {
-		t.Errorf("without a cron block: %v", err)
-	}
+	same.Says(t, nil, "cron block", same.Err(schedule.Parse(&api.TaskSchedule{})), "without a cron block")
 	if times, err := schedule.Parse(nil); err != nil || !times.Always() {
 		t.Errorf("without a schedule: %v", err)
 	}

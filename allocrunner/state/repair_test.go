@@ -2,11 +2,9 @@ package state_test
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -30,10 +28,7 @@ func TestRepairOfOneValue(t *testing.T) {
 	data.spoil("task/u", true)
 	writeFile(t, path, data)
 
-	if _, err := state.Open(path, ""); !errors.Is(err, state.ErrDamaged) ||
-		!strings.Contains(err.Error(), `the checksum of "task/u" is wrong`) {
-		t.Errorf("open: %v", err)
-	}
+	same.Says(t, state.ErrDamaged, `the checksum of "task/u" is wrong`, same.Err(state.Open(path, "")), "open")
 	dump := must.Get(state.Inspect(path))(t)
 	if len(dump.Problems) != 1 || dump.Version != "1.2.3" || dump.Saved.Alloc.ModifyIndex != 13 {
 		t.Errorf("inspect: %+v", dump)

@@ -469,9 +469,7 @@ func TestScripts(t *testing.T) {
 	r.untilEvent("Task hook message: Template successfully ran script /bin/sh with arguments: [-c ")
 	s.put("v", "a", "3")
 	const failed = "Template script failed, task is being killed"
-	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), failed) {
-		t.Errorf("it ended with %v", err)
-	}
+	same.Says(t, nil, failed, r.wait(r.result), "it ended with")
 	r.untilFile("local/ran", "main\nmain\n")
 	r.untilEvent("but it exited with code: 3")
 }
@@ -579,9 +577,7 @@ func TestResumeFails(t *testing.T) {
 	r := s.run(record, follows("noop"))
 	r.untilFile("local/said", "up\n")
 	r.resume(func() { s.denied.Store(true) })
-	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "Permission denied") {
-		t.Errorf("it ended with %v", err)
-	}
+	same.Says(t, nil, "Permission denied", r.wait(r.result), "it ended with")
 	r.untilEvent("Killed")
 }
 
@@ -684,9 +680,7 @@ func TestReadsMuch(t *testing.T) {
 			`{{ end }}{{ end }}`, "noop"))
 	r.until("written", func() bool { _, err := os.Stat(r.path("local/big")); return err == nil })
 	s.put("v", "names", ",/.,/./.,/././.,/./././.,/././././.,/./././././.,/././././././.,/./././././././.")
-	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "may read 32 MiB together") {
-		t.Errorf("it ended with %v", err)
-	}
+	same.Says(t, nil, "may read 32 MiB together", r.wait(r.result), "it ended with")
 }
 
 // TestStaysInside: links of the task lead neither a file that is written nor one that is read out of its directories.
@@ -711,9 +705,7 @@ func TestStaysInside(t *testing.T) {
 		t.Errorf("the file outside is %q, %v", got, err)
 	}
 	s.put("read", "path", "link")
-	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "path escapes from parent") {
-		t.Errorf("it ended with %v", err)
-	}
+	same.Says(t, nil, "path escapes from parent", r.wait(r.result), "it ended with")
 	if got, err := os.ReadFile(r.path("local/read")); len(got) > 0 || err != nil {
 		t.Errorf("it read %q, %v", got, err)
 	}
@@ -730,9 +722,7 @@ func TestADirectoryThatBecomesALink(t *testing.T) {
 		template("local/sub/x", `{{ with nomadVar "v" }}{{ .a }}{{ end }}`, "noop"))
 	r.untilFile("local/ready", "ready\n")
 	s.put("v", "a", "2")
-	if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), "is a symbolic link and is not followed") {
-		t.Errorf("it ended with %v", err)
-	}
+	same.Says(t, nil, "is a symbolic link and is not followed", r.wait(r.result), "it ended with")
 	if names, err := os.ReadDir(outside); len(names) > 0 || err != nil {
 		t.Errorf("outside there are %v, %v", names, err)
 	}
@@ -757,9 +747,7 @@ func TestPaths(t *testing.T) {
 				made.SourcePath, made.EmbeddedTmpl = &tc.source, new("")
 			}
 			r := newShared(t).run("sleep 1000", made)
-			if err := r.wait(r.result); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("it ended with %v", err)
-			}
+			same.Says(t, nil, tc.want, r.wait(r.result), "it ended with")
 		})
 	}
 }

@@ -2,10 +2,12 @@
 package same
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
 // TB is the part of testing.TB that rapid's tests have, too.
@@ -17,7 +19,7 @@ type TB interface {
 // As reports an error of the test, with the difference, if it got something else than it wants. what says of what.
 func As[T any](tb TB, want, got T, what ...any) {
 	tb.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		tb.Errorf("%s -want +got:\n%s", fmt.Sprint(what...), diff)
 	}
 }
@@ -29,6 +31,17 @@ func Error(tb TB, want, got error, what ...any) {
 		tb.Errorf("%s: got %v, want %v", fmt.Sprint(what...), got, want)
 	}
 }
+
+// Says reports an error of the test if there is no error that has these words, or if it is not what the test wants, by
+// errors.Is; nil is any. what says of what.
+func Says(tb TB, want error, words string, got error, what ...any) {
+	tb.Helper()
+	if got == nil || want != nil && !errors.Is(got, want) || !strings.Contains(got.Error(), words) {
+		tb.Errorf("%s: got %v, want %v that says %q", fmt.Sprint(what...), got, cmp.Or(want, errAny), words)
+	}
+}
+
+var errAny = errors.New("an error")
 
 // Err is the error of a call that returns something beside it.
 func Err[T any](_ T, err error) error { return err }

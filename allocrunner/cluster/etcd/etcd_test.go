@@ -801,7 +801,5 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", s, err, want)
 		}
 	}
-	if err := good.TryFiles(); err == nil || !strings.Contains(err.Error(), "copy it from another machine") {
-		t.Errorf("a key file that is not there: %v", err)
-	}
+	same.Says(t, nil, "copy it from another machine", good.TryFiles(), "a key file that is not there")
 }

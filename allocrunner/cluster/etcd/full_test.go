@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
 	"taskapi/internal/boottime"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // smallQuota makes a server full after a few large values.
@@ -69,9 +70,7 @@ func TestFull(t *testing.T) {
 	t.Parallel()
 	s := open(t, etcdtest.Start(t, 1, smallQuota...)...)
 	err := fill(t, s)
-	if !errors.Is(err, cluster.ErrFull) || !strings.Contains(err.Error(), "--auto-compaction-retention=1") {
-		t.Error(err)
-	}
+	same.Says(t, cluster.ErrFull, "--auto-compaction-retention=1", err)
 }
 
 // TestAClaimOfAFullServer: while etcd is full, the holder of a claim keeps it, and no other machine takes it. When the

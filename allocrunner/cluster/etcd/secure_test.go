@@ -24,6 +24,7 @@ import (
 	"taskapi/allocrunner/cluster/etcd/client"
 	"taskapi/allocrunner/cluster/etcd/etcdtest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // authority makes certificates in a directory.
@@ -247,7 +248,5 @@ func setPassword(t *testing.T, node *etcdtest.Node, user, password string) {
 
 func wantRefused(t *testing.T, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, cluster.ErrUnavailable) || !strings.Contains(err.Error(), "check cluster.user") {
-		t.Errorf("%s: %v", what, err)
-	}
+	same.Says(t, cluster.ErrUnavailable, "check cluster.user", err, what)
 }

@@ -402,10 +402,7 @@ func TestShareOfAJob(t *testing.T) {
 		t.Errorf("a job has written %d variables of the largest size, want about %d", stored, most)
 	}
 	err := put(greedy, "nomad/jobs/other", big)
-	if !errors.Is(err, variables.ErrFull) || !strings.Contains(err.Error(),
-		"1250 variables and 4 MiB, which is the share of a job") {
-		t.Errorf("at another job's path: %v, want its own share full", err)
-	}
+	same.Says(t, variables.ErrFull, "1250 variables and 4 MiB, which is the share of a job", err, "at another job's path")
 	for _, s := range []*variables.Service{other, f.Service} {
 		same.Error(t, nil, put(s, "nomad/jobs/other", big), "another writer")
 	}

@@ -123,9 +123,7 @@ func TestLinksThatATaskPlantedAreNotFollowed(t *testing.T) {
 			must.OK(t, errors.Join(os.RemoveAll(path), os.Symlink(victim, path)))
 			before := stat(t, victim)
 			_, err := allocdir.BuildTask(dir, "web", stranger)
-			if !errors.Is(err, allocdir.ErrLink) || !strings.Contains(err.Error(), path) {
-				t.Errorf("got %v, want ErrLink that names %s", err, path)
-			}
+			same.Says(t, allocdir.ErrLink, path, err)
 			same.As(t, before, stat(t, victim), "the link's target changed from ", before, " to")
 		})
 	}
@@ -207,9 +205,7 @@ func TestDirectoriesWithBlanks(t *testing.T) {
 func TestDirectoryThatCanNotBeWritten(t *testing.T) {
 	if dir := os.Getenv("ALLOCDIR_TEST_BUILD"); dir != "" {
 		err := allocdir.BuildAlloc(dir, allocdir.AnyUser, nil)
-		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "data directory") {
-			t.Errorf("got %v, want fs.ErrPermission and what to do", err)
-		}
+		same.Says(t, fs.ErrPermission, "data directory", err)
 		return
 	}
 	proctest.NeedRoot(t)

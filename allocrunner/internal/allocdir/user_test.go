@@ -1,7 +1,6 @@
 package allocdir_test
 
 import (
-	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"taskapi/allocrunner/internal/allocdir"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestLookupOurselves(t *testing.T) {
@@ -50,8 +50,6 @@ func TestLookupUserErrors(t *testing.T) {
 		"a:b:c":          "UID:GID",
 	} {
 		_, err := allocdir.LookupUser(in)
-		if !errors.Is(err, allocdir.ErrUser) || !strings.Contains(err.Error(), want) {
-			t.Errorf("LookupUser(%q) = %v, want ErrUser that says %q", in, err, want)
-		}
+		same.Says(t, allocdir.ErrUser, want, err, "LookupUser(", in, ")")
 	}
 }

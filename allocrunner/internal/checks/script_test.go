@@ -147,9 +147,7 @@ func TestInvalidScripts(t *testing.T) {
 		"no way":     {with(inTask, nil), "can't be run here"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := checks.New(c.cfg); !errors.Is(err, checks.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want ErrInvalid that says %s", err, c.want)
-			}
+			same.Says(t, checks.ErrInvalid, c.want, same.Err(checks.New(c.cfg)))
 		})
 	}
 }

@@ -122,10 +122,7 @@ func TestAnEarlierKeepersRecord(t *testing.T) {
 		}
 		must.OK(t, unix.Kill(s.Keeper().PID, unix.SIGKILL))
 		exit, err := s.Wait(t.Context(), "t")
-		if !errors.Is(err, drivers.ErrLost) ||
-			!strings.Contains(err.Error(), "what was found of the task was ended; 1 more") {
-			t.Errorf("%+v, %v", exit, err)
-		}
+		same.Says(t, drivers.ErrLost, "what was found of the task was ended; 1 more", err, exit)
 		if proctest.Alive(child) || proctest.Alive(status.PID) {
 			t.Error("processes of the lost keeper still run")
 		}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"taskapi/allocrunner/drivers"
@@ -98,9 +97,7 @@ func TestWhatAKeeperLacks(t *testing.T) {
 			}
 			exe, _ := failing(t, tc.ends)
 			_, _, err := keeper.Open(t.Context(), keeper.Config{Dir: t.TempDir(), Exe: exe})
-			if err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v, want %s", err, tc.want)
-			}
+			same.Says(t, nil, tc.want, err)
 		})
 	}
 }
@@ -109,8 +106,5 @@ func TestWhatAKeeperLacks(t *testing.T) {
 func TestNobodyIsStartedBesideAKeeperThatCantBeSeen(t *testing.T) {
 	dir := t.TempDir()
 	lockLog(t, dir)
-	if _, err := keeper.Supervise(t.Context(), supervised(dir), true); err == nil ||
-		!strings.Contains(err.Error(), "can't be seen") {
-		t.Errorf("got %v", err)
-	}
+	same.Says(t, nil, "can't be seen", same.Err(keeper.Supervise(t.Context(), supervised(dir), true)))
 }

@@ -68,9 +68,7 @@ func TestAnotherKeepersVersion(t *testing.T) {
 	dir := t.TempDir()
 	served := actAsKeeper(t, dir, func(conn net.Conn) error { return writeFrame(conn, `{"Version":99,"Mood":"sunny"}`) })
 	_, err := keeper.Attach(t.Context(), dir)
-	if !errors.Is(err, keeper.ErrVersion) || !strings.Contains(err.Error(), "speaks version 99") {
-		t.Errorf("version 99: %v", err)
-	}
+	same.Says(t, keeper.ErrVersion, "speaks version 99", err, "version 99")
 	must.OK(t, <-served)
 }
 

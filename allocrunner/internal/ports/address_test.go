@@ -1,11 +1,9 @@
 package ports_test
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 	"testing"
 
 	"taskapi/allocrunner/internal/ports"
@@ -23,9 +21,7 @@ func TestHostIP(t *testing.T) {
 		"192.0.2.1":      "192.0.2.1 is no address of this machine",
 	} {
 		_, err := ports.Allocate(ports.Config{HostIP: hostIP, Networks: dynamic("x")})
-		if !errors.Is(err, ports.ErrHostIP) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want ErrHostIP that says %s", hostIP, err, want)
-		}
+		same.Says(t, ports.ErrHostIP, want, err, hostIP)
 	}
 }
 

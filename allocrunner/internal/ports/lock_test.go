@@ -205,9 +205,8 @@ func TestLockOfAnotherProcess(t *testing.T) {
 		left := func(owner string) bool { return owner == "/theirs" }
 		for range 2 { // to try is not to get it
 			_, err := lockedBeside(left, "/ours", test.ours, port)
-			if !errors.Is(err, ports.ErrTaken) || !strings.Contains(err.Error(), "another allocation in /theirs") {
-				t.Errorf("%s beside what %s has left: got %v, want ErrTaken that names the other", test.ours, test.theirs, err)
-			}
+			same.Says(t, ports.ErrTaken, "another allocation in /theirs",
+				err, test.ours, " beside what ", test.theirs, " has left")
 		}
 		r, err := lockedBeside(left, "/theirs", test.theirs, port)
 		if err != nil {

@@ -111,9 +111,7 @@ func TestServicesThatCanNotBe(t *testing.T) {
 			`service "y"`},
 	} {
 		_, err := ofTask.ResolveAll(allocOf(c.group, c.a, nil), "dc1")
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want %s", name, err, c.want)
-		}
+		same.Says(t, nil, c.want, err, name)
 	}
 	if _, err := ofTask.ResolveAll(&api.Allocation{TaskGroup: "g", Job: &api.Job{}}, ""); err == nil {
 		t.Error("a job without the group has services")

@@ -3,7 +3,6 @@ package taskrunner
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -176,9 +175,7 @@ func TestStopTaskIsRefused(t *testing.T) {
 			r.Receive(interfaces.ScheduleRun)
 			go r.Run(t.Context())
 			err := r.SetPauseState(t.Context(), interfaces.ScheduleForcedPause)
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v, want %s", err, want)
-			}
+			same.Says(t, nil, want, err)
 			r.Kill(nil, AtOnce)
 			synctest.Wait()
 			r.Close()
