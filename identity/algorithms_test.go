@@ -145,8 +145,7 @@ func TestTheSetDecidesTheAlgorithm(t *testing.T) {
 	key := badtokens.NewKey("k", signers(t)["RSA 2048"])
 	token := badtokens.Good{Key: key, Now: epoch, Claims: taskClaims()}.Token()
 	set := func(more string) *identity.KeySet {
-		set := must.Get(identity.ParseJWKS([]byte(`{"keys":[` + key.JWK(more) + `]}`)))(t)
-		return set
+		return must.Get(identity.ParseJWKS([]byte(`{"keys":[` + key.JWK(more) + `]}`)))(t)
 	}
 	v := newVerifier(t, identity.VerifierConfig{Local: set("")})
 	verified := must.Get(v.Verify(token, epoch))(t)

@@ -36,8 +36,7 @@ func (f tokenIssuer) JWK(more string) string {
 // KeySet returns the set of the issuer's key.
 func (f tokenIssuer) KeySet(tb testing.TB) *identity.KeySet {
 	tb.Helper()
-	set := must.Get(identity.ParseJWKS([]byte(`{"keys":[` + f.JWK("") + `]}`)))(tb)
-	return set
+	return must.Get(identity.ParseJWKS([]byte(`{"keys":[` + f.JWK("") + `]}`)))(tb)
 }
 
 // Header returns a good header with the issuer's kid, and more members if wanted.

@@ -30,8 +30,7 @@ func open(dir string) (*identity.Keyring, error) {
 
 func mustOpen(tb testing.TB, dir string) *identity.Keyring {
 	tb.Helper()
-	ring := must.Get(open(dir))(tb)
-	return ring
+	return must.Get(open(dir))(tb)
 }
 
 func TestKeyringIsMadeOnceAndPrivate(t *testing.T) {
@@ -67,8 +66,7 @@ func TestRotateAndRemove(t *testing.T) {
 	old := identitytest.Sign(t, ring, taskClaims())
 	oldKey := ring.Active()
 
-	newKey, err := ring.Rotate()
-	must.OK(t, err)
+	newKey := must.Get(ring.Rotate())(t)
 	oldKey.State = identity.KeyInactive
 	if diff := cmp.Diff([]identity.KeyInfo{newKey, oldKey}, ring.List()); diff != "" ||
 		newKey.State != identity.KeyActive {

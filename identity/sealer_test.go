@@ -7,25 +7,19 @@ import (
 	"testing"
 
 	"taskapi/identity"
+	"taskapi/identity/identitytest"
 	"taskapi/internal/must"
 )
 
-func newRing(t *testing.T) *identity.Keyring {
-	t.Helper()
-	ring := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")}))(t)
-	return ring
-}
-
 func sealerOf(t *testing.T, ring *identity.Keyring, purpose string) *identity.Sealer {
 	t.Helper()
-	s := must.Get(ring.Sealer(purpose))(t)
-	return s
+	return must.Get(ring.Sealer(purpose))(t)
 }
 
 // TestSealerBinds: a value opens with its ring's seal key, for its purpose and at its place alone, and not when a bit
 // of it is changed.
 func TestSealerBinds(t *testing.T) {
-	ring := newRing(t)
+	ring := identitytest.Keyring(t)
 	s := sealerOf(t, ring, "variables")
 	value := []byte("a secret that nobody else reads")
 	sealed, err := s.Seal(value, "default/nomad/jobs/web")
@@ -45,7 +39,7 @@ func TestSealerBinds(t *testing.T) {
 		identity.ErrBadSeal) {
 		t.Errorf("for another purpose: %v", err)
 	}
-	if _, err := sealerOf(t, newRing(t), "variables").Open(sealed, "default/nomad/jobs/web"); !errors.Is(err,
+	if _, err := sealerOf(t, identitytest.Keyring(t), "variables").Open(sealed, "default/nomad/jobs/web"); !errors.Is(err,
 		identity.ErrForeignSeal) {
 		t.Errorf("with another ring's key: %v", err)
 	}
@@ -65,12 +59,10 @@ func TestSealerBinds(t *testing.T) {
 // that starts later.
 func TestSealerOutlivesKeys(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keyring")
-	ring := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: dir}))(t)
+	ring := mustOpen(t, dir)
 	sealed := must.Get(sealerOf(t, ring, "variables").Seal([]byte("x"), "p"))(t)
-	first := ring.Active().ID
-	must.Get(ring.Rotate())(t)
-	must.OK(t, ring.Remove(first))
-	later := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: dir}))(t)
+	must.OK(t, ring.Remove(identitytest.Rotate(t, ring)))
+	later := mustOpen(t, dir)
 	if got, err := sealerOf(t, later, "variables").Open(sealed, "p"); string(got) != "x" || err != nil {
 		t.Errorf("after a rotation and a removal: %q, %v", got, err)
 	}

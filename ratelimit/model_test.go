@@ -139,6 +139,7 @@ func TestLimiterIsTheModel(t *testing.T) {
 				r := m.pending[0]
 				m.pending = m.pending[1:]
 				r.real.Cancel()
+				r.real.Cancel() // which gives nothing more
 				b := m.bucket(r.key)
 				b.earn(b.perToken)
 				b.closed = 0

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
 	"taskapi/internal/must"
@@ -28,8 +27,7 @@ var failures = ratelimit.Config{
 
 func newLimiter(t testing.TB, cfg ratelimit.Config) *ratelimit.Limiter[string] {
 	t.Helper()
-	l := must.Get(ratelimit.New[string](cfg))(t)
-	return l
+	return must.Get(ratelimit.New[string](cfg))(t)
 }
 
 // spendAll calls Allow until it refuses; it returns how often it was allowed, and the refusal.
@@ -38,54 +36,6 @@ func spendAll(l *ratelimit.Limiter[string], now time.Time, key string) (int, rat
 		if d := l.Allow(now, key); !d.OK {
 			return n, d
 		}
-	}
-}
-
-func TestABurstThenTheRate(t *testing.T) {
-	l := newLimiter(t, failures)
-	n, d := spendAll(l, start, "a")
-	want := ratelimit.Decision{RetryAfter: 100 * time.Millisecond, Scope: ratelimit.ScopeKey}
-	if diff := cmp.Diff(want, d); n != 20 || diff != "" {
-		t.Errorf("%d were allowed, want 20; then:\n%s", n, diff)
-	}
-	if n, _ := spendAll(l, start.Add(time.Second), "a"); n != 10 {
-		t.Errorf("a second later %d were allowed, want 10", n)
-	}
-	if n, _ := spendAll(l, start.Add(time.Hour), "a"); n != 20 {
-		t.Errorf("an hour later %d were allowed, want 20", n)
-	}
-	if n, _ := spendAll(l, start.Add(time.Hour), "b"); n != 20 {
-		t.Errorf("another key: %d were allowed, want 20", n)
-	}
-}
-
-func TestTheGlobalBucketBoundsAllKeys(t *testing.T) {
-	cfg := failures
-	cfg.Global = ratelimit.Rate{PerSecond: 50, Burst: 30}
-	l := newLimiter(t, cfg)
-	a, _ := spendAll(l, start, "a")
-	b, d := spendAll(l, start, "b")
-	want := ratelimit.Decision{RetryAfter: 20 * time.Millisecond, Scope: ratelimit.ScopeGlobal}
-	if diff := cmp.Diff(want, d); a != 20 || b != 10 || diff != "" {
-		t.Errorf("%d and %d were allowed, want 20 and 10; then:\n%s", a, b, diff)
-	}
-	// The refusal took nothing from b, which still has 10 once there is enough for all.
-	if n, d := spendAll(l, start.Add(400*time.Millisecond), "b"); n != 14 || d.Scope != ratelimit.ScopeKey {
-		t.Errorf("%d were allowed, then %+v; want 14, then the key's refusal", n, d)
-	}
-}
-
-// A key that refuses takes nothing from what all share.
-func TestARefusedKeyCostsOthersNothing(t *testing.T) {
-	cfg := failures
-	cfg.Global = ratelimit.Rate{PerSecond: 50, Burst: 30}
-	l := newLimiter(t, cfg)
-	spendAll(l, start, "flood")
-	for range 1000 {
-		l.Allow(start, "flood")
-	}
-	if n, _ := spendAll(l, start, "other"); n != 10 {
-		t.Errorf("%d were left to the other, want 10", n)
 	}
 }
 
@@ -135,68 +85,6 @@ func TestReserveHoldsTheBurst(t *testing.T) {
 	}
 	if n, _ := spendAll(l, start, "a"); n != 20 {
 		t.Errorf("all was given back, and %d were allowed, want 20", n)
-	}
-}
-
-func TestASecondCancelGivesNothing(t *testing.T) {
-	l := newLimiter(t, failures)
-	r, _ := l.Reserve(start, "a")
-	spendAll(l, start, "a")
-	r.Cancel()
-	r.Cancel()
-	if n, _ := spendAll(l, start, "a"); n != 1 {
-		t.Errorf("one was given back, and %d were allowed", n)
-	}
-}
-
-// What is given back late never fills a bucket above its burst.
-func TestCancelNeverOverfills(t *testing.T) {
-	cfg := failures
-	cfg.Global.Burst = 20
-	l := newLimiter(t, cfg)
-	var reservations []*ratelimit.Reservation
-	for range 20 {
-		r, _ := l.Reserve(start, "a")
-		reservations = append(reservations, r)
-	}
-	later := start.Add(time.Hour)
-	l.Allow(later, "a")
-	for _, r := range reservations {
-		r.Cancel()
-	}
-	if n, _ := spendAll(l, later.Add(time.Hour), "a"); n != 20 {
-		t.Errorf("%d were allowed, want 20", n)
-	}
-}
-
-func TestRetryAfterUnitLengthensTheKeysRefusal(t *testing.T) {
-	cfg := failures
-	cfg.RetryAfterUnit = time.Second
-	l := newLimiter(t, cfg)
-	_, d := spendAll(l, start, "a")
-	if want := (ratelimit.Decision{RetryAfter: time.Second, Scope: ratelimit.ScopeKey}); d != want {
-		t.Errorf("got %+v, want %+v", d, want)
-	}
-	// Another call neither shortens it nor lets it begin again.
-	for _, at := range []time.Duration{0, 500 * time.Millisecond, 999 * time.Millisecond} {
-		if d := l.Allow(start.Add(at), "a"); d.OK || d.RetryAfter != time.Second-at {
-			t.Errorf("%v later: %+v", at, d)
-		}
-	}
-	if n, _ := spendAll(l, start.Add(time.Second), "a"); n != 10 {
-		t.Errorf("after the refusal %d were allowed, want 10", n)
-	}
-}
-
-func TestCancelEndsALengthenedRefusal(t *testing.T) {
-	cfg := failures
-	cfg.RetryAfterUnit = time.Second
-	l := newLimiter(t, cfg)
-	r, _ := l.Reserve(start, "a")
-	spendAll(l, start, "a")
-	r.Cancel()
-	if d := l.Allow(start, "a"); !d.OK {
-		t.Errorf("after a reservation was given back: %+v", d)
 	}
 }
 

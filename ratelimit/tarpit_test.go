@@ -15,8 +15,7 @@ import (
 
 func newTarpit(t *testing.T, limit int, delay time.Duration) *ratelimit.Tarpit {
 	t.Helper()
-	tarpit := must.Get(ratelimit.NewTarpit(limit, delay))(t)
-	return tarpit
+	return must.Get(ratelimit.NewTarpit(limit, delay))(t)
 }
 
 func TestTarpitIsBounded(t *testing.T) {

@@ -28,8 +28,7 @@ func TestHandOver(t *testing.T) {
 	defer client.Close()
 	must.Get(client.Write([]byte("?")))(t)
 	second := between.Listen(socket.Config{Path: path})
-	server, err := second.Accept()
-	must.OK(t, err)
+	server := must.Get(second.Accept())(t)
 	defer server.Close()
 	sent := make([]byte, 1)
 	if _, err := server.Read(sent); err != nil || sent[0] != '?' {

@@ -109,6 +109,9 @@ func TestListenAtAnyPath(t *testing.T) {
 			if got := names(t, filepath.Dir(path)); got != "" {
 				t.Errorf("after Close the directory holds %q", got)
 			}
+			if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Accept after Close: %v, want net.ErrClosed", err)
+			}
 		})
 	}
 }

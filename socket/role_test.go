@@ -138,8 +138,7 @@ func newRole(t *testing.T, uid int, role string) (*process, string) {
 	if uid != os.Getuid() {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	}
-	stdin, err := cmd.StdinPipe()
-	must.OK(t, err)
+	stdin := must.Get(cmd.StdinPipe())(t)
 	r, w, err := os.Pipe()
 	must.OK(t, err)
 	cmd.Stdout, cmd.Stderr = w, os.Stderr

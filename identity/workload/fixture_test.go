@@ -75,12 +75,19 @@ func newRunner(t *testing.T, log io.Writer, identities ...*api.WorkloadIdentity)
 	return r
 }
 
+// configOf is the configuration of an allocation's manager with a key ring, which logs nothing.
+func configOf(keyring workload.Keyring) workload.Config {
+	return workload.Config{
+		Keyring: keyring, Logger: slog.New(slog.DiscardHandler), Audiences: []string{"nomadproject.io"}, TTL: time.Hour,
+		Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group", AllocationID: "alloc", Life: "life",
+	}
+}
+
 // manage gives the task another manager, as another process does.
 func (r *runner) manage(log io.Writer, audiences []string, identities ...*api.WorkloadIdentity) {
-	r.manager = workload.New(workload.Config{
-		Keyring: r.ring, Logger: slog.New(slog.NewTextHandler(log, nil)), Audiences: audiences, TTL: 24 * time.Hour,
-		Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group", AllocationID: "alloc", Life: "life",
-	})
+	config := configOf(r.ring)
+	config.Logger, config.Audiences, config.TTL = slog.New(slog.NewTextHandler(log, nil)), audiences, 24*time.Hour
+	r.manager = workload.New(config)
 	r.tokens = r.manager.Task(&api.Task{Name: "t", Identities: identities})
 }
 

@@ -30,10 +30,10 @@ func newOperators(t *testing.T) *operators {
 }
 
 func (o *operators) manager(job string, ttl time.Duration, audience string) *workload.Manager {
-	return workload.New(workload.Config{
-		Keyring: o.ring, Logger: slog.New(slog.NewTextHandler(&o.log, nil)), Audiences: []string{audience}, TTL: ttl,
-		Region: "global", Namespace: "default", JobID: job, TaskGroup: "group", AllocationID: "alloc", Life: "life",
-	})
+	config := configOf(o.ring)
+	config.Logger, config.Audiences = slog.New(slog.NewTextHandler(&o.log, nil)), []string{audience}
+	config.TTL, config.JobID = ttl, job
+	return workload.New(config)
 }
 
 // token returns the token that a manager leaves in the file.
@@ -46,8 +46,7 @@ func (o *operators) token(t *testing.T, job string, ttl time.Duration, audience 
 
 func (o *operators) read(t *testing.T) string {
 	t.Helper()
-	token := must.Get(workload.ReadOperatorToken(o.path))(t)
-	return token
+	return must.Get(workload.ReadOperatorToken(o.path))(t)
 }
 
 // TestOperatorTokenIsRenewed when half of its life is over, when its file holds something else, when its key is

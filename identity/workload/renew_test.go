@@ -2,7 +2,6 @@ package workload_test
 
 import (
 	"context"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,11 +18,9 @@ import (
 // TestRenew: what is due by the configured clock is done when Renew returns, with no Run beside it.
 func TestRenew(t *testing.T) {
 	ring, now, file := identitytest.Keyring(t), time.Now(), ""
-	manager := workload.New(workload.Config{
-		Keyring: ring, Logger: slog.New(slog.DiscardHandler), Audiences: []string{"nomadproject.io"}, TTL: time.Hour,
-		Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group", AllocationID: "alloc", Life: "life",
-		Now: func() time.Time { return now },
-	})
+	config := configOf(ring)
+	config.Now = func() time.Time { return now }
+	manager := workload.New(config)
 	dir := t.TempDir()
 	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
 	must.Get(tokens.Start(workload.Host{Dir: dir, WriteFile: func(_ string, data []byte) error {
@@ -58,12 +55,9 @@ func TestRenew(t *testing.T) {
 func TestClockSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead atomic.Int64
-		manager := workload.New(workload.Config{
-			Keyring: identitytest.Keyring(t), Logger: slog.New(slog.DiscardHandler),
-			Audiences: []string{"nomadproject.io"}, TTL: time.Hour,
-			Region: "global", Namespace: "default", JobID: "job", TaskGroup: "group", AllocationID: "alloc", Life: "life",
-			Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
-		})
+		config := configOf(identitytest.Keyring(t))
+		config.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		manager := workload.New(config)
 		var written atomic.Int32
 		tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
 		host := workload.Host{Dir: t.TempDir(), WriteFile: func(string, []byte) error { written.Add(1); return nil }}

@@ -1,7 +1,6 @@
 package workload_test
 
 import (
-	"log/slog"
 	"path/filepath"
 	"testing"
 	"time"
@@ -18,35 +17,23 @@ import (
 
 // newManager returns a manager of one allocation's tokens, which heeds a list of revocations.
 func newManager(ring *identity.Keyring, list *revocation.List) *workload.Manager {
-	return workload.New(workload.Config{
-		Keyring:      ring,
-		Revocations:  list,
-		Logger:       slog.New(slog.DiscardHandler),
-		Audiences:    []string{"nomadproject.io"},
-		TTL:          time.Hour,
-		Region:       "global",
-		Namespace:    "default",
-		JobID:        "job",
-		TaskGroup:    "group",
-		AllocationID: "alloc",
-		Life:         "life",
-	})
+	config := configOf(ring)
+	config.Revocations = list
+	return workload.New(config)
 }
 
 // TestRevokedTokensAreReplaced: a task whose token is revoked, by its ID or with all that was issued until now, finds a
 // good one in its file, in the same second, and one that is revoked for another task stays.
 func TestRevokedTokensAreReplaced(t *testing.T) {
-	list, err := revocation.Open(revocation.Config{Dir: filepath.Join(t.TempDir(), "revocations")})
-	must.OK(t, err)
+	list := must.Get(revocation.Open(revocation.Config{Dir: filepath.Join(t.TempDir(), "revocations")}))(t)
 	defer list.Close()
 	ring, file := identitytest.Keyring(t), ""
 	manager := newManager(ring, list)
 	tokens := manager.Task(&api.Task{Name: "t", Identity: &api.WorkloadIdentity{File: true}})
-	_, err = tokens.Start(workload.Host{Dir: t.TempDir(), WriteFile: func(_ string, data []byte) error {
+	must.Get(tokens.Start(workload.Host{Dir: t.TempDir(), WriteFile: func(_ string, data []byte) error {
 		file = string(data)
 		return nil
-	}})
-	must.OK(t, err)
+	}}))(t)
 	defer tokens.Stop()
 	verifier := must.Get(identity.NewVerifier(identity.VerifierConfig{Local: ring}))(t)
 	claims := func() *identity.Claims {
