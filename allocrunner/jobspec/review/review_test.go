@@ -50,8 +50,7 @@ func TestUnknownExtraClaim(t *testing.T) {
 // reviewOf reviews a job of one group "g", as "severity where: feature" lines.
 func reviewOf(tb testing.TB, body string) []string {
 	tb.Helper()
-	job, err := parse(tb, body)
-	must.OK(tb, err)
+	job := must.Get(parse(tb, body))(tb)
 	_, findings, err := review.Group(job, "", host)
 	must.OK(tb, err)
 	return lines(findings)
@@ -128,10 +127,11 @@ func inService(lines string) string {
 	return task("service {\nname = \"s\"\nprovider = \"nomad\"\n" + lines + "\n}")
 }
 
+// TestReviewSaysWhatWillNotHappen has what testdata/rules.txt can't say: notes, warnings, places, and what is refused
+// by more than a rule of one attribute.
 func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 	const inG, inT = `group "g": `, `group "g" > task "t": `
 	const inS, inC = `group "g" > service "s": `, `group "g" > service "s" > check "c": `
-	const inTC = `group "g" > task "t" > service "s" > check "c": `
 	for name, tc := range map[string]struct {
 		body string
 		want []string
@@ -156,30 +156,9 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 			"\"x\" }\n}\n}\n}", []string{`refused group "g" > task "a:b": task name`}},
 		"colon, namespace": {inJob("namespace = \"a:b\""), []string{"refused job: namespace"}},
 		"colon, region":    {inJob("region = \"a:b\""), []string{"refused job: region"}},
-		"no driver":        {"job \"j\" {\ngroup \"g\" {\ntask \"t\" {}\n}\n}", []string{"refused " + inT + "driver"}},
-		"periodic":         {batch("periodic { cron = \"* * * * *\" }"), nil},
-		"crons":            {batch("periodic { crons = [\"@daily\", \"0 9 * * *\"] }"), nil},
-		"periodic service": {inJob("periodic { cron = \"* * * * *\" }"), []string{"refused job: type"}},
-		"no cron":          {batch("periodic {}"), []string{"refused job: periodic crons"}},
-		"cron and crons": {batch("periodic {\ncron = \"@daily\"\ncrons = [\"@daily\"]\n}"),
-			[]string{"refused job: periodic crons"}},
-		"cron nonsense":  {batch("periodic { cron = \"61 * * * *\" }"), []string{"refused job: periodic cron"}},
-		"crons nonsense": {batch("periodic { crons = [\"@daily\", \"x\"] }"), []string{"refused job: periodic crons"}},
-		"time zone": {batch("periodic {\ncron = \"@daily\"\ntime_zone = \"Mars/Base\"\n}"),
-			[]string{"refused job: periodic time_zone"}},
+		"cron nonsense":    {batch("periodic { cron = \"61 * * * *\" }"), []string{"refused job: periodic cron"}},
 		"not enabled": {batch("periodic {\ncron = \"@daily\"\nenabled = false\n}"),
 			[]string{"warning job: periodic enabled"}},
-		"parameterized":         {batch("parameterized {}"), nil},
-		"parameterized service": {inJob("parameterized {}"), []string{"refused job: type"}},
-		"payload nonsense": {batch("parameterized { payload = \"maybe\" }"),
-			[]string{"refused job: parameterized payload"}},
-		"meta twice": {batch("parameterized {\nmeta_required = [\"a\"]\nmeta_optional = [\"a\"]\n}"),
-			[]string{"refused job: parameterized meta_optional"}},
-		"meta key": {batch("parameterized { meta_required = [\"a=b\"] }"),
-			[]string{"refused job: parameterized meta"}},
-		"both":           {batch("parameterized {}\nperiodic { cron = \"@daily\" }"), []string{"refused job: parameterized"}},
-		"multiregion":    {inJob("multiregion {}"), []string{"refused job: multiregion"}},
-		"unknown type":   {inJob("type = \"cron\""), []string{"refused job: type"}},
 		"system":         {inJob("type = \"system\""), []string{"note job: type"}},
 		"sysbatch":       {inJob("type = \"sysbatch\""), []string{"note job: type"}},
 		"batch":          {inJob("type = \"batch\""), nil},
@@ -190,54 +169,20 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"update":         {group("update { canary = 1 }"), []string{"note job: scheduling"}},
 		"update, many":   {group("update { max_parallel = 7 }"), nil},
 		"update, health": {group("update { min_healthy_time = \"3s\" }"), nil},
-		"negative count": {group("count = -1"), []string{`refused group "g": count`}},
-		"update, none":   {group("update { max_parallel = 0 }"), nil},
-		"update, how": {group("update { health_check = \"luck\" }"),
-			[]string{"refused " + inG + "update health_check"}},
-		"update, never": {group("update { healthy_deadline = \"5s\" }"),
-			[]string{"refused " + inG + "update healthy_deadline"}},
-		"update, too soon": {group("update { progress_deadline = \"5m\" }"),
-			[]string{"refused " + inG + "update progress_deadline"}},
-		"update, negative": {group("update { progress_deadline = \"-1s\" }"),
-			[]string{"refused " + inG + "update progress_deadline"}},
-		"update, no limit": {group("update { progress_deadline = \"0s\" }"), nil},
-		"update, later":    {group("update { progress_deadline = \"1h\" }"), nil},
-		"count":            {group("count = 3"), []string{`note group "g": count`}},
-		"group consul":     {group("consul {}"), []string{"refused " + inG + "consul"}},
-		"scaling":          {group("scaling { max = 3 }"), []string{"note " + inG + "scaling"}},
-		"disconnect":       {group("disconnect {}"), []string{"warning " + inG + "disconnect"}},
+		"update, later":  {group("update { progress_deadline = \"1h\" }"), nil},
+		"count":          {group("count = 3"), []string{`note group "g": count`}},
+		"group consul":   {group("consul {}"), []string{"refused " + inG + "consul"}},
+		"scaling":        {group("scaling { max = 3 }"), []string{"note " + inG + "scaling"}},
+		"disconnect":     {group("disconnect {}"), []string{"warning " + inG + "disconnect"}},
 		"ephemeral disk": {group("ephemeral_disk {\nsticky = true\nmigrate = true\n}"),
 			[]string{"note " + inG + "ephemeral_disk migrate"}},
-		"bridge": {group("network { mode = \"bridge\" }"), []string{"refused " + inG + "network mode"}},
-		"host":   {group("network { mode = \"host\" }"), nil},
-		"dns":    {group("network {\ndns {}\n}"), []string{"refused " + inG + "network dns"}},
-		"cni":    {group("network {\ncni {}\n}"), []string{"refused " + inG + "network cni"}},
-		"host_network": {group("network {\nport \"a\" { host_network = \"x\" }\n}"),
-			[]string{`refused group "g" > port "a": port host_network`}},
-		"two networks":   {group("network {}\nnetwork {}"), []string{"refused " + inG + "network"}},
-		"duplicate port": {group("network {\nport \"a\" {}\nport \"a\" {}\n}"), []string{"refused " + inG + "port"}},
-		"same variable":  {group("network {\nport \"a-b\" {}\nport \"a_b\" {}\n}"), []string{"refused " + inG + "port"}},
-		"static range": {group("network {\nport \"a\" { static = 70000 }\nport \"b\" { static = -1 }\n}"),
-			[]string{`refused group "g" > port "a": port static`, `refused group "g" > port "b": port static`}},
-		"same static": {group("network {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}"),
-			[]string{"refused " + inG + "port"}},
+		"host":             {group("network { mode = \"host\" }"), nil},
+		"dns":              {group("network {\ndns {}\n}"), []string{"refused " + inG + "network dns"}},
+		"cni":              {group("network {\ncni {}\n}"), []string{"refused " + inG + "network cni"}},
 		"ignore_collision": {group("network {\nport \"a\" {\nstatic = 80\nignore_collision = true\n}\n}"), nil},
-		"restart mode":     {group("restart { mode = \"x\" }"), []string{"refused " + inG + "restart mode"}},
-		"restart interval": {group("restart { interval = \"1s\" }"), []string{"refused " + inG + "restart interval"}},
-		"restart sum": {group("restart {\nattempts = 10\ndelay = \"1m\"\ninterval = \"5m\"\n}"),
-			[]string{"refused " + inG + "restart attempts"}},
-		"restart never": {group("restart {\nattempts = 0\nmode = \"delay\"\n}"),
-			[]string{"refused " + inG + "restart attempts"}},
-		"restart off":    {group("restart {\nattempts = 0\nmode = \"fail\"\n}"), nil},
-		"task's restart": {task("restart { interval = \"1s\" }"), []string{"refused " + inT + "restart interval"}},
-		"no task":        {"job \"j\" {\ngroup \"g\" {}\n}", []string{"refused " + inG + "task"}},
-		"no main task":   {task("lifecycle { hook = \"prestart\" }"), []string{"refused " + inG + "lifecycle"}},
-		"lifecycle hook": {task("lifecycle { hook = \"prestrt\" }"), []string{"refused " + inT + "lifecycle hook",
-			"refused " + inG + "lifecycle"}},
+		"no task":          {"job \"j\" {\ngroup \"g\" {}\n}", []string{"refused " + inG + "task"}},
 		"artifact": {task(artifact("https://example.org/a.tgz?archive=false", "options { checksum = \"${meta.sum}\" }")),
 			nil},
-		"artifact without a source": {task("artifact {}"),
-			[]string{`refused group "g" > task "t" > artifact: artifact source`}},
 		"artifact of S3": {task(artifact("s3::https://example.org/a", "")),
 			refusedArtifact("s3::https://example.org/a", "source")},
 		"artifact by ext":      {task(artifact("git::ext::sh", "")), refusedArtifact("git::ext::sh", "source")},
@@ -246,10 +191,6 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 			refusedArtifact("ftp://example.org/a", "source")},
 		"artifact option": {task(artifact(exampleArtifact, "options { chcksum = \"sha256:00\" }")),
 			[]string{`warning group "g" > task "t" > artifact "https://example.org/a": artifact options`}},
-		"artifact checksum": {task(artifact(exampleArtifact, "options { checksum = \"sha256:00\" }")),
-			refusedArtifact(exampleArtifact, "source")},
-		"artifact mode": {task(artifact(exampleArtifact, "mode = \"tree\"")),
-			refusedArtifact(exampleArtifact, "mode")},
 		"artifact outside": {task(artifact(exampleArtifact, "destination = \"../other\"")),
 			refusedArtifact(exampleArtifact, "destination")},
 		"artifact over the socket": {task(artifact(exampleArtifact, "mode = \"file\"\ndestination = \"secrets/api.sock\"")),
@@ -257,20 +198,9 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"artifact in alloc": {task(artifact(exampleArtifact, "destination = \"../alloc/data\"")), nil},
 		"empty template": {task("template {}"), []string{`refused group "g" > task "t" > template: template data`,
 			`refused group "g" > task "t" > template: template destination`}},
-		"template":             {template(""), nil},
-		"template and source":  {template(`source = "local/x"`), refusedTemplate("data")},
-		"template change_mode": {template(`change_mode = "reload"`), refusedTemplate("change_mode")},
-		"template env signal":  {template("env = true\nchange_mode = \"signal\""), refusedTemplate("change_mode")},
-		"template signal": {template("change_mode = \"signal\"\nchange_signal = \"NOPE\""),
-			refusedTemplate("change_signal")},
-		"template script": {template(`change_mode = "script"`), refusedTemplate("change_script")},
+		"template": {template(""), nil},
 		"template script command": {template("change_mode = \"script\"\nchange_script { command = \"\" }"),
 			[]string{`refused group "g" > task "t" > template "local/x": change_script command`}},
-		"template splay": {template(`splay = "-1s"`), refusedTemplate("splay")},
-		"template perms": {template(`perms = "99"`), refusedTemplate("perms")},
-		"template uid":   {template(`uid = -2`), refusedTemplate("uid")},
-		"template wait": {template("wait {\nmin = \"2s\"\nmax = \"1s\"\n}"),
-			[]string{`refused group "g" > task "t" > template "local/x": wait min`}},
 		"template vault_grace": {template(`vault_grace = "1m"`),
 			[]string{`note group "g" > task "t" > template "local/x": vault_grace`}},
 		"template of Vault": {task(`template {
@@ -287,31 +217,11 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"vault":             {task("vault {}"), []string{"refused " + inT + "vault"}},
 		"job's vault":       {inJob("vault {}"), []string{"refused " + inT + "vault"}},
 		"task consul":       {task("consul {}"), []string{"refused " + inT + "consul"}},
-		"secret":            {task("secret \"s\" {}"), []string{"refused " + inT + "secret"}},
-		"csi_plugin":        {task("csi_plugin {}"), []string{"refused " + inT + "csi_plugin"}},
 		"dispatch_payload":  {task("dispatch_payload { file = \"in\" }"), []string{"note " + inT + "dispatch_payload"}},
-		"payload nowhere": {task("dispatch_payload {}"),
-			[]string{"refused " + inT + "dispatch_payload file", "note " + inT + "dispatch_payload"}},
-		"payload outside": {task("dispatch_payload { file = \"../x\" }"),
-			[]string{"refused " + inT + "dispatch_payload file", "note " + inT + "dispatch_payload"}},
-		"schedule": {task("schedule {}"), []string{"refused " + inT + "schedule"}},
-		"kind":     {task("kind = \"x\""), []string{"refused " + inT + "kind"}},
-		"action":   {task("action \"a\" {\ncommand = \"x\"\nargs = [\"y\"]\n}"), nil},
-		"action name": {task("action \"a b\" { command = \"x\" }"),
-			[]string{`refused group "g" > task "t" > action "a b": action name`}},
+		"action":            {task("action \"a\" {\ncommand = \"x\"\nargs = [\"y\"]\n}"), nil},
 		"action command": {task("action \"a\" { command = \"\" }"),
 			[]string{`refused group "g" > task "t" > action "a": action command`}},
-		"action twice": {task("action \"a\" { command = \"x\" }\naction \"a\" { command = \"y\" }"),
-			[]string{"refused " + inT + "action"}},
-		"cores": {task("resources { cores = 1 }"), nil},
-		"cores, cpu": {task("resources {\ncores = 1\ncpu = 9\n}"),
-			[]string{"refused " + inT + "resources cores", "note " + inG + "resources"}},
-		"few cores":   {task("resources { cores = -1 }"), []string{"refused " + inT + "resources cores"}},
-		"device":      {task("resources {\ndevice \"gpu\" {}\n}"), nil},
-		"device name": {task("resources {\ndevice \"a//b\" {}\n}"), []string{"refused " + inT + "resources device"}},
-		"no device": {task("resources {\ndevice \"gpu\" { count = 0 }\n}"),
-			[]string{"refused " + inT + "resources device"}},
-		"numa":          {task("resources {\nnuma {}\n}"), []string{"refused " + inT + "resources numa"}},
+		"device name":   {task("resources {\ndevice \"a//b\" {}\n}"), []string{"refused " + inT + "resources device"}},
 		"task networks": {task("resources {\nnetwork {}\nnetwork {}\n}"), []string{"refused " + inT + "network"}},
 		"task network": {task("resources {\nnetwork {\nport \"web\" {}\n}\n}\nservice {\nname = \"s\"\n" +
 			"provider = \"nomad\"\nport = \"web\"\n}"), nil},
@@ -322,26 +232,14 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"task network, as the group's but for -": {group("network {\nport \"a-b\" {}\n}\n" +
 			"task \"u\" {\ndriver = \"raw_exec\"\nconfig { command = \"x\" }\nresources {\nnetwork {\n" +
 			"port \"a_b\" {}\n}\n}\n}"), []string{"refused " + inG + "port"}},
-		"port with slash": {group("network {\nport \"t/a\" {}\n}"), []string{"refused " + inG + "port"}},
-		"limits":          {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
-		"memory_max below memory": {task("resources {\nmemory = 20\nmemory_max = 10\n}"),
-			[]string{"refused " + inT + "resources memory_max", "note " + inG + "resources"}},
+		"port with slash":   {group("network {\nport \"t/a\" {}\n}"), []string{"refused " + inG + "port"}},
+		"limits":            {task("resources {\ncpu = 500\nmemory = 20\n}"), []string{"note " + inG + "resources"}},
 		"default limits":    {task("resources {\ncpu = 100\nmemory = 300\n}"), nil},
 		"disk":              {task("resources { disk = 20 }"), []string{"note " + inG + "resources"}},
-		"kill_signal":       {task("kill_signal = \"SIGNOPE\""), []string{"refused " + inT + "kill_signal"}},
 		"kill_signal short": {task("kill_signal = \"term\""), nil},
-		"kill_timeout":      {task("kill_timeout = \"-1s\""), []string{"refused " + inT + "kill_timeout"}},
-		"logs":              {task("logs { max_files = 0 }"), []string{"refused " + inT + "logs max_files"}},
-		"logs enabled":      {task("logs { enabled = false }"), []string{"refused " + inT + "logs enabled"}},
-		"identity name": {task("identity { name = \"a b\" }"),
-			[]string{`refused group "g" > task "t" > identity "a b": identity name`}},
-		"identity twice": {task("identity { name = \"a\" }\nidentity { name = \"a\" }"),
-			[]string{"refused " + inT + "identity"}},
 		"default identity twice": {`{"ID": "j", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec",
 			"Config": {"command": "true"}, "Identity": {"Env": true}, "Identities": [{"File": true}]}]}]}`,
 			[]string{"refused " + inT + "identity"}},
-		"identity ttl": {task("identity { ttl = \"-1s\" }"),
-			[]string{`refused group "g" > task "t" > identity "default": identity ttl`}},
 		"identity ttl of the API": {task("identity { ttl = \"25h\" }"),
 			[]string{`refused group "g" > task "t" > identity "default": identity ttl`}},
 		"identity ttl without aud": {task("identity {\nname = \"a\"\nttl = \"25h\"\n}"),
@@ -362,76 +260,30 @@ func TestReviewSaysWhatWillNotHappen(t *testing.T) {
 		"identity too long": {task("identity {\nname = \"long\"\naud = [\"x\"]\n}"),
 			[]string{`refused group "g" > task "t" > identity "long": identity`}},
 		"identity with a claim": {task("identity { extra_claims = [\"team\"] }"), nil},
-		"identity with a claim that is not there": {task("identity { extra_claims = [\"nosuch\"] }"),
-			[]string{`refused group "g" > task "t" > identity "default": identity extra_claims`}},
-		"identity mode": {task("identity { change_mode = \"x\" }"),
-			[]string{`refused group "g" > task "t" > identity "default": identity change_mode`}},
-		"no change_signal": {task("identity { change_mode = \"signal\" }"),
-			[]string{`refused group "g" > task "t" > identity "default": identity change_signal`}},
-		"change_signal": {task("identity {\nchange_mode = \"signal\"\nchange_signal = \"X\"\n}"),
-			[]string{`refused group "g" > task "t" > identity "default": identity change_signal`}},
-		"consul service": {group("service { name = \"s\" }"), []string{"refused " + inS + "service provider"}},
-		"unknown provider": {group("service {\nname = \"s\"\nprovider = \"etcd\"\n}"),
-			[]string{"refused " + inS + "service provider"}},
+		"consul service":        {group("service { name = \"s\" }"), []string{"refused " + inS + "service provider"}},
 		"connect": {group("service {\nname = \"s\"\nconnect {}\n}"),
 			[]string{"refused " + inS + "connect", "refused " + inS + "service provider"}},
-		"service address": {group("service {\nname = \"s\"\nprovider = \"nomad\"\naddress = \"a\"\naddress_mode = " +
-			"\"host\"\n}"), []string{"refused " + inS + "service address"}},
-		"service alloc": {group("service {\nname = \"s\"\nprovider = \"nomad\"\naddress_mode = \"alloc\"\n}"),
-			[]string{"refused " + inS + "service address_mode"}},
-		"service driver": {group("service {\nname = \"s\"\nprovider = \"nomad\"\naddress_mode = \"driver\"\n}"),
-			[]string{"refused " + inS + "service address_mode"}},
 		"service twice": {group("service {\nname = \"s\"\nprovider = \"nomad\"\n}\nservice {\nname = \"s\"\nprovider " +
 			"= \"nomad\"\n}"), []string{"refused " + inS + "service name"}},
-		"service port": {group("service {\nname = \"s\"\nprovider = \"nomad\"\nport = \"web\"\n}"),
-			[]string{"refused " + inS + "service port"}},
 		"check_restart":  {check("check_restart {\nlimit = 1\ngrace = \"0s\"\nignore_warnings = true\n}"), nil},
 		"of the service": {service("check_restart { limit = 1 }\n" + tcp + "}"), nil},
 		"limit in both":  {service("check_restart { grace = \"9s\" }\n" + tcp + "check_restart { limit = 2 }\n}"), nil},
 		"limit nowhere": {service("check_restart { grace = \"9s\" }\n" + tcp + "}"),
 			[]string{"note " + inC + "check_restart"}},
-		"service's limit": {service("check_restart { limit = -1 }\n" + tcp + "}"),
-			[]string{"refused " + inS + "check_restart limit"}},
-		"check's limit": {check("check_restart { limit = -1 }"), []string{"refused " + inC + "check_restart limit"}},
-		"service's grace": {service("check_restart {\nlimit = 1\ngrace = \"-1s\"\n}\n" + tcp + "}"),
-			[]string{"refused " + inS + "check_restart grace"}},
-		"check's grace": {check("check_restart {\nlimit = 1\ngrace = \"-1s\"\n}"),
-			[]string{"refused " + inC + "check_restart grace"}},
-		"weights":           {service("weights {}"), []string{"refused " + inS + "service weights"}},
-		"service task":      {service("task = \"nope\""), []string{"refused " + inS + "service task"}},
 		"script check":      {script("command = \"x\"\nargs = [\"y\"]\ntask = \"t\""), nil},
 		"script of service": {strings.Replace(script("command = \"x\""), "check {", "task = \"t\"\ncheck {", 1), nil},
 		"script without":    {script("task = \"t\""), []string{"refused " + inC + "check command"}},
 		"script nowhere":    {script("command = \"x\""), []string{"refused " + inC + "check task"}},
-		"script elsewhere":  {script("command = \"x\"\ntask = \"nope\""), []string{"refused " + inC + "check task"}},
 		"script in task":    {inService(strings.Replace(tcp, "tcp", "script", 1) + "command = \"x\"\n}"), nil},
-		"another's task":    {inService(tcp + "task = \"u\"\nport = \"80\"\n}"), []string{"refused " + inTC + "check task"}},
-		"command of tcp":    {check("command = \"x\""), []string{"refused " + inC + "check command"}},
-		"grpc check": {service("check {\nname = \"c\"\ntype = \"grpc\"\ninterval = \"2s\"\ntimeout = \"1s\"\n}"),
-			[]string{"refused " + inC + "check type"}},
-		"check times": {service("check {\nname = \"c\"\ntype = \"tcp\"\ninterval = \"10ms\"\n}"),
-			[]string{"refused " + inC + "check interval", "refused " + inC + "check timeout"}},
-		"check port":        {check("port = \"nope\""), []string{"refused " + inC + "check port"}},
-		"check number":      {check("port = \"8080\""), nil},
 		"thresholds":        {check("success_before_passing = 2\nfailures_before_critical = 3"), nil},
-		"warning threshold": {check("failures_before_warning = 2"), []string{"refused " + inC + "failures_before_warning"}},
 		"initial_status":    {check("initial_status = \"passing\""), nil},
-		"initial nonsense":  {check("initial_status = \"success\""), []string{"refused " + inC + "initial_status"}},
-		"ignore":            {check("on_update = \"ignore\""), nil},
 		"ignore_warnings":   {check("on_update = \"ignore_warnings\""), []string{"note " + inC + "on_update"}},
-		"on_update":         {check("on_update = \"never\""), []string{"refused " + inC + "on_update"}},
-		"type of check":     {strings.Replace(check(""), `"tcp"`, `"ping"`, 1), []string{"refused " + inC + "check type"}},
-		"check method":      {http("path = \"/\"\nmethod = \"GE(T\""), []string{"refused " + inC + "check method"}},
 		"method of two":     {http("path = \"/\"\nmethod = \"GET /\""), []string{"refused " + inC + "check method"}},
 		"method to come":    {http("path = \"/\"\nmethod = \"${meta.m} (\""), nil},
 		"path with a query": {http("path = \"health?full=%20\""), nil},
-		"path of a server":  {http("path = \"http://google.com/\""), []string{"refused " + inC + "check path"}},
-		"path, of a server": {http("path = \"//google.com/\""), []string{"refused " + inC + "check path"}},
 		"path unclear":      {http("path = \"/\\n%zz\""), []string{"refused " + inC + "check path"}},
 		"path to come":      {http("path = \"http://${meta.p}/\""), nil},
 		"path of tcp":       {check("path = \"//google.com/\""), nil},
-		"http without path": {service("check {\nname = \"c\"\ntype = \"http\"\ninterval = \"2s\"\ntimeout = \"1s\"\n}"),
-			[]string{"refused " + inC + "check path"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, reviewOf(t, tc.body)); diff != "" {
@@ -524,33 +376,6 @@ func TestReviewChoosesTheGroup(t *testing.T) {
 	}
 }
 
-// TestReviewOfEverything pins, by name, what is said about the files that use all there is.
-func TestReviewOfEverything(t *testing.T) {
-	for file, group := range map[string]string{"../testdata/everything.nomad.hcl": "web",
-		"../testdata/mesh.nomad.hcl": "gateways", "../testdata/mesh.nomad.hcl ": "proxied"} {
-		cfg, err := jobspec.ReadFile(strings.TrimSpace(file), nil, jobspec.Config{})
-		must.OK(t, err)
-		job, err := jobspec.Parse(cfg)
-		must.OK(t, err)
-		_, findings, err := review.Group(job, group, host)
-		must.OK(t, err)
-		if !review.AnyRefused(findings) {
-			t.Errorf("%s: nothing is refused", file)
-		}
-		if group != "web" {
-			continue
-		}
-		got := lines(findings)
-		for _, want := range []string{"note job: scheduling", `refused group "web" > volume "data": volume type`,
-			`refused group "web" > task "server" > template "local/out.txt": template data`,
-			`refused group "web" > service "web-${NOMAD_ALLOC_INDEX}" > check "alive": check command`} {
-			if !slices.Contains(got, want) {
-				t.Errorf("%q is missing in:\n%s", want, strings.Join(got, "\n"))
-			}
-		}
-	}
-}
-
 // TestVault: where a Vault is configured, a task may have a token, and templates of such a task read secrets.
 func TestVault(t *testing.T) {
 	read := "template {\ndestination = \"local/x\"\ndata = \"{{ secret \\\"a\\\" }}\"\n}\n"
@@ -569,12 +394,9 @@ func TestVault(t *testing.T) {
 		"cluster":  {"vault {\ncluster = \"c\"\n}", []string{`refused group "g" > task "t": ` + "vault cluster"}},
 		"change_mode": {"vault {\nchange_mode = \"x\"\n}",
 			[]string{`refused group "g" > task "t": ` + "vault change_mode"}},
-		"change_signal": {"vault {\nchange_signal = \"x\"\n}",
-			[]string{`refused group "g" > task "t": ` + "vault change_signal"}},
 		"no Consul here": {"vault {}\n" + strings.ReplaceAll(read, "secret", "key"), refusedTemplate("data")},
 	} {
-		job, err := parse(t, task(tc.lines))
-		must.OK(t, err)
+		job := must.Get(parse(t, task(tc.lines)))(t)
 		_, findings, err := review.Group(job, "", here)
 		if got := lines(findings); err != nil || !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, tc.want)
