@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"taskapi/cmd/taskapi/internal/cli/base"
 )
@@ -28,18 +26,11 @@ func TestFewCommands(t *testing.T) {
 	}
 }
 
-// ofEvery are the flags that every command has.
-var ofEvery = []string{"help", "data-dir"}
-
-// TestRunHasFewFlags: at most 19 beside those of every command. One is --all: what it runs, count allocations of each
-// group, is in the job file, but a job that has run one allocation must go on to do so. --payload and --meta are
-// arguments of one dispatch, as of 'nomad job dispatch', and so no settings. --exit-code-from is docker compose's, and
-// means one run, too. --standby is hidden: only who has read docs/fleet.md knows what it promises. It is no setting,
-// because each of the machines must be given it on purpose.
+// TestRunHasFewFlags: at most 19 beside those of every command. What else can be said of a run is a setting.
 func TestRunHasFewFlags(t *testing.T) {
 	var flags []string
 	for _, f := range everyFlag() {
-		if slices.Contains(f.commands, "run") && !slices.Contains(ofEvery, f.name) {
+		if slices.Contains(f.commands, "run") && f.name != "data-dir" {
 			flags = append(flags, f.name)
 		}
 	}
@@ -48,77 +39,17 @@ func TestRunHasFewFlags(t *testing.T) {
 	}
 }
 
-// devHonours says what dev does with the flags that run has, too.
-var devHonours = map[string]string{
-	"config":        "reads the settings",
-	"isolate-users": "runs the command as a user of its own",
-	"option":        "sets a setting",
-	"policy":        "gives the command's task these rights",
-	"verbose":       "logs each step",
-}
-
-// TestDevIgnoresNoFlag: a flag of run is a flag of dev only if it does something there.
-func TestDevIgnoresNoFlag(t *testing.T) {
-	root := newRoot(base.Environment{Version: "1"})
-	run, _, _ := root.Find([]string{"run"})
-	dev, _, _ := root.Find([]string{"dev"})
-	dev.Flags().VisitAll(func(f *pflag.Flag) {
-		if run.Flags().Lookup(f.Name) != nil && devHonours[f.Name] == "" && !slices.Contains(ofEvery, f.Name) {
-			t.Errorf("dev takes --%s as run does: say above what it does with it, or leave it out", f.Name)
-		}
-	})
-}
-
-// sameWord says for each flag whose usage differs from command to command how its name means one thing all the same.
-var sameWord = map[string]string{
-	"alloc":     "an allocation; token revoke also takes the ID of one that is gone",
-	"all":       "all that the command could be given one by one",
-	"audience":  "whom a token is for: expected, or issued",
-	"data-dir":  "the data directory; dev and test make one",
-	"detach":    "the work goes on when the command has returned",
-	"follow":    "print more as it comes",
-	"force":     "do what was refused with a warning",
-	"group":     "a task group of the job file; validate checks all without it",
-	"issuer":    "the issuer (iss) of tokens",
-	"json":      "print JSON; lines of it where the output has no end",
-	"listen":    "an address to listen on; the agent's takes TLS alone",
-	"list":      "show what there is, and do nothing",
-	"namespace": "Nomad's namespace, of what the command is about",
-	"replace":   "new processes: a graceful stop, and another run",
-	"task":      "a task's name",
-	"template":  "a template; logs has -t for --time, as others' logs commands do",
-	"ttl":       "a lifetime, of what the command makes",
-	"wait":      "wait until the allocation is in that state; for run, in the background",
-	"verbose":   "print more; for status, as in Nomad, whole IDs",
-}
-
-// TestFlagsHaveOneMeaning: a flag's name has the same usage in each command, or a reason above, and one short form.
-func TestFlagsHaveOneMeaning(t *testing.T) {
-	first, usages, shorts := map[string]*flagOf{}, map[string]int{}, map[string]string{}
+// TestFlagsHaveOneShortForm in all commands.
+func TestFlagsHaveOneShortForm(t *testing.T) {
+	shorts := map[string]string{"detach": "d", "follow": "f", "template": "t", "verbose": "v"}
 	for _, f := range everyFlag() {
-		shorts[f.name] = cmp.Or(f.short, shorts[f.name])
-		if usages[f.name]++; usages[f.name] == 1 {
-			first[f.name] = f
-			continue
+		if f.name == "template" && slices.Contains(f.commands, "logs") {
+			continue // -t is --time there, as in others' logs commands
 		}
-		before := first[f.name]
-		if f.short != before.short && f.name != "template" {
-			t.Errorf("--%s has the short form %q in %v, and %q in %v", f.name, f.short, f.commands, before.short,
-				before.commands)
+		if short, known := shorts[f.name]; known && f.short != short {
+			t.Errorf("--%s has the short form %q in %v, and %q elsewhere", f.name, f.short, f.commands, short)
 		}
-		if sameWord[f.name] == "" {
-			t.Errorf("--%s means %q in %v, and %q in %v", f.name, f.usage, f.commands, before.usage, before.commands)
-		}
-	}
-	for name := range sameWord {
-		if usages[name] < 2 {
-			t.Errorf("--%s has one usage, and needs no reason", name)
-		}
-	}
-	for name, short := range map[string]string{"detach": "d", "follow": "f", "template": "t", "verbose": "v"} {
-		if shorts[name] != short {
-			t.Errorf("-%s is not the short form of --%s", short, name)
-		}
+		shorts[f.name] = f.short
 	}
 }
 
