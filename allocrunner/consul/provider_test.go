@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -301,28 +300,10 @@ func testLongAnswer(t *testing.T, longest int64, answer string) {
 	e := newEnvironment(t)
 	e.longest = longest
 	e.proxy.Instead(always(200, answer))
-	var log logged
+	var log polltest.Log
 	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}))
-	e.until("too long", func() bool { return strings.Contains(log.String(), "too long") })
-}
-
-// logged is a log that a test reads.
-type logged struct {
-	mu   sync.Mutex // guards the field below
-	text strings.Builder
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	e.until("too long", func() bool { return log.Has("too long") })
 }
 
 // TestAgentHangs: a stop waits a bounded time.

@@ -15,6 +15,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // TestResults: the agent makes HTTP, TCP and gRPC checks, and what it finds is what Result returns.
@@ -131,7 +132,7 @@ func TestScripts(t *testing.T) {
 func TestResultOfAFormerScript(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t)
-	var log logged
+	var log polltest.Log
 	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	in := instance(p, "s", nil)
 	e.register(p, in)
@@ -139,13 +140,13 @@ func TestResultOfAFormerScript(t *testing.T) {
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "former"})
 	other := instance(p, "s", func(in *interfaces.ServiceInstance) { in.Service.Checks[0].Command = "y" })
 	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{other}))
-	e.until("a round fails", func() bool { return strings.Contains(log.String(), "does not accept the services") })
+	e.until("a round fails", func() bool { return log.Has("does not accept the services") })
 	e.proxy.Back()
 	id := consul.CheckID(other.ID, other.Service.Checks[0])
 	e.until("the other check", func() bool { return e.check(id) != nil })
 	p.Feed(in.ID, 0, interfaces.CheckResult{Status: interfaces.CheckSuccess, Output: "present"})
 	e.until("its result", func() bool { c := e.check(id); return c != nil && c.Output == "present" })
-	e.until("no round fails for long", func() bool { return strings.Contains(log.String(), "accepts the services again") })
+	e.until("no round fails for long", func() bool { return log.Has("accepts the services again") })
 }
 
 // TestResultsWhileScriptsRun: results of the agent's checks are taken also while scripts are fed more often than the

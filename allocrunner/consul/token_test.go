@@ -15,13 +15,14 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // acls are those of an agent: of the stand-in, or of a real one where CONSUL_HTTP_TOKEN has every right.
 type acls struct {
 	*environment
-	file string // with the token of providers
-	log  logged // of providers
+	file string       // with the token of providers
+	log  polltest.Log // of providers
 }
 
 func newACLs(t *testing.T) *acls {
@@ -94,7 +95,7 @@ func (e *acls) published(service, checkID string) string {
 func unique(name string) string { return name + "-" + uuid.NewString()[:8] }
 
 func (e *acls) says(words string) func() bool {
-	return func() bool { return strings.Contains(e.log.String(), words) }
+	return func() bool { return e.log.Has(words) }
 }
 
 // TestToken: the provider uses the present token of the file. Without a token nothing seems to be registered, and the
@@ -122,10 +123,10 @@ func TestLogOfAnAgentThatIsAway(t *testing.T) {
 	t.Parallel()
 	e := newEnvironment(t)
 	e.proxy.Away()
-	var log logged
+	var log polltest.Log
 	p := e.run(func(c *consul.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	must.OK(t, p.Register(t.Context(), []*interfaces.ServiceInstance{instance(p, "s", nil)}))
-	e.until("it fails", func() bool { return strings.Contains(log.String(), "does not accept the services") })
+	e.until("it fails", func() bool { return log.Has("does not accept the services") })
 	if text := log.String(); !strings.Contains(text, "agent="+e.proxy.URL) || !strings.Contains(text, "EOF") ||
 		strings.Contains(text, "filter=") {
 		t.Error(text)

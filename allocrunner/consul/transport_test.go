@@ -17,6 +17,7 @@ import (
 	"taskapi/allocrunner/consul"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 func mustPEM(t *testing.T, kind string, der []byte) string {
@@ -49,14 +50,10 @@ func TestTransports(t *testing.T) {
 	otherName.TLSServerName = "other.test"
 	unchecked.CAFile, unchecked.SkipVerify = "", true
 
-	dir, err := os.MkdirTemp("", "consul") // a short path, as a socket's has to be
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := must.ShortDir(t)
 	local := httptest.NewUnstartedServer(e.proxy)
 	local.Listener.Close()
-	if local.Listener, err = net.Listen("unix", filepath.Join(dir, "s")); err != nil {
-		t.Fatal(err)
-	}
+	local.Listener = must.Get(net.Listen("unix", filepath.Join(dir, "s")))(t)
 	local.Start()
 	t.Cleanup(local.Close)
 	for name, tc := range map[string]struct {
@@ -74,7 +71,7 @@ func TestTransports(t *testing.T) {
 		"no socket":          {consul.Settings{Address: "unix://" + filepath.Join(dir, "none")}, "no such file"},
 		"http":               {consul.Settings{Address: bySSL.Address}, "HTTP request to an HTTPS server"},
 	} {
-		var log logged
+		var log polltest.Log
 		p := e.run(func(c *consul.Config) {
 			c.Settings, c.Logger = tc.settings, slog.New(slog.NewTextHandler(&log, nil))
 		})
@@ -84,7 +81,7 @@ func TestTransports(t *testing.T) {
 			e.until(name+": registered", func() bool { return e.service(in.ID) != nil })
 			continue
 		}
-		e.until(name+": the log says why not", func() bool { return strings.Contains(log.String(), tc.refusal) })
+		e.until(name+": the log says why not", func() bool { return log.Has(tc.refusal) })
 		if e.service(in.ID) != nil {
 			t.Errorf("%s: it is registered", name)
 		}

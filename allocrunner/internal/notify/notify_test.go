@@ -1,7 +1,6 @@
 package notify_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -55,42 +54,21 @@ func (m *members) has(pid int) (has, known bool) {
 	return m.pids[pid], unix.Kill(pid, 0) == nil
 }
 
-type logBuffer struct {
-	mu sync.Mutex
-	bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.Buffer.String()
-}
-
 // fixture is a socket of a task that this process belongs to.
 type fixture struct {
 	*notify.Socket
 	t       *testing.T
 	path    string
 	members *members
-	log     logBuffer
+	log     polltest.Log
 }
 
 func listen(t *testing.T) *fixture {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "n") // an address has no room for a test's own directory
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	must.OK(t, os.Chmod(dir, 0o711))
+	dir := must.ShortDir(t)
 	f := &fixture{t: t, path: notify.Path(dir, "web"), members: &members{pids: map[int]bool{os.Getpid(): true}}}
-	f.Socket, err = notify.Listen(notify.Config{Dir: dir, Task: "web", UID: uint32(os.Geteuid()),
-		GID: uint32(os.Getegid()), Logger: slog.New(slog.NewTextHandler(&f.log, nil))})
-	must.OK(t, err)
+	f.Socket = must.Get(notify.Listen(notify.Config{Dir: dir, Task: "web", UID: uint32(os.Geteuid()),
+		GID: uint32(os.Getegid()), Logger: slog.New(slog.NewTextHandler(&f.log, nil))}))(t)
 	t.Cleanup(f.Close)
 	f.Start(f.members.has)
 	return f
@@ -98,17 +76,14 @@ func listen(t *testing.T) *fixture {
 
 func (f *fixture) dial() *net.UnixConn {
 	f.t.Helper()
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: f.path, Net: "unixgram"})
-	must.OK(f.t, err)
+	conn := must.Get(net.DialUnix("unixgram", nil, &net.UnixAddr{Name: f.path, Net: "unixgram"}))(f.t)
 	f.t.Cleanup(func() { conn.Close() })
 	return conn
 }
 
 func (f *fixture) send(text string) {
 	f.t.Helper()
-	if _, err := f.dial().Write([]byte(text)); err != nil {
-		f.t.Fatal(err)
-	}
+	must.Get(f.dial().Write([]byte(text)))(f.t)
 }
 
 // until waits for a notice.
@@ -254,7 +229,7 @@ func TestSenders(t *testing.T) {
 			if n := f.until("the last", func(n drivers.Notice) bool { return n.Stopping }); n.Ready != c.counts {
 				t.Errorf("got %+v, want ready %v; %s", n, c.counts, f.log.String())
 			}
-			if logged := strings.Contains(f.log.String(), "dropped"); logged == c.counts {
+			if logged := f.log.Has("dropped"); logged == c.counts {
 				t.Errorf("the log: %q", f.log.String())
 			}
 		})

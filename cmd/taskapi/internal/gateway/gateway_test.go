@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,31 +28,10 @@ var environment = map[string]string{
 	"NOMAD_JOB_PARENT_ID": "job", "NOMAD_GROUP_NAME": "group", "NOMAD_TOKEN": "own",
 }
 
-// locked is a log that several goroutines write.
-type locked struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *locked) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.b.String(), text)
-}
-
 // agentAt answers on a socket with the ring's keys, and with "answered" otherwise, but never without a token.
 func agentAt(t *testing.T, path string, ring *identity.Keyring) {
 	t.Helper()
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("unix", path))(t)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		keys := r.URL.Path == "/.well-known/jwks.json"
 		switch token := r.Header.Get("X-Nomad-Token"); {
@@ -69,26 +47,10 @@ func agentAt(t *testing.T, path string, ring *identity.Keyring) {
 	t.Cleanup(func() { server.Close() })
 }
 
-func short(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "gw")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 // TestGateway serves two tasks, with a policy and an audit log.
 func TestGateway(t *testing.T) {
-	dir := short(t)
-	ring, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(dir, "keyring")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.ShortDir(t)
+	ring := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(dir, "keyring")}))(t)
 	agentAt(t, filepath.Join(dir, "api.sock"), ring)
 	settings := agent.DefaultSettings()
 	settings.Policy, settings.AuditLog = filepath.Join(dir, "policy.hcl"), filepath.Join(dir, "audit.log")
@@ -102,7 +64,7 @@ namespace "default" {
 task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	logs := new(locked)
+	logs := new(polltest.Log)
 	ctx, cancel := context.WithCancel(t.Context())
 	started, ended := make(chan []string, 1), make(chan error, 1)
 	go func() {
@@ -126,14 +88,11 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 			t.Errorf("%s: %v, %v, want %v", path, info.Mode(), err, want)
 		}
 	}
-	token, err := ring.Sign(identity.Claims{
+	token := must.Get(ring.Sign(identity.Claims{
 		Subject:  identity.Subject("global", "default", "job", "group", "web", "default"),
 		Audience: []string{identity.DefaultAudience}, IssuedAt: time.Now().Unix(), NotBefore: time.Now().Unix(),
 		ExpiresAt: time.Now().Add(time.Hour).Unix(), Namespace: "default", JobID: "job", AllocationID: allocID, Task: "web",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	do := func(method, path, body string) int {
 		client := &http.Client{Transport: &http.Transport{
 			DisableKeepAlives: true,
@@ -143,10 +102,7 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		}}
 		r, _ := http.NewRequestWithContext(t.Context(), method, "http://x"+path, strings.NewReader(body))
 		r.Header.Set("X-Nomad-Token", token)
-		response, err := client.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(client.Do(r))(t)
 		response.Body.Close()
 		return response.StatusCode
 	}
@@ -211,14 +167,10 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		t.Errorf("the audit log: %v\n%s", err, log)
 	}
 	// Another task puts a socket of its own in the place of this one.
-	if err := os.Rename(paths[0], paths[0]+".old"); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the log says it", func() bool { return logs.has("another task may take the tokens") && logs.has(paths[0]) })
-	if err := os.Rename(paths[0]+".old", paths[0]); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "the log says that it is back", func() bool { return logs.has("in its place again") })
+	must.OK(t, os.Rename(paths[0], paths[0]+".old"))
+	until(t, "the log says it", func() bool { return logs.Has("another task may take the tokens") && logs.Has(paths[0]) })
+	must.OK(t, os.Rename(paths[0]+".old", paths[0]))
+	until(t, "the log says that it is back", func() bool { return logs.Has("in its place again") })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -230,29 +182,21 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(polltest.Deadline()); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within a minute", what)
-		}
+	if !polltest.Until(done) {
+		t.Fatalf("in vain: %s", what)
 	}
 }
 
 // TestBadInput: each mistake has an error that names it.
 func TestBadInput(t *testing.T) {
-	dir := short(t)
+	dir := must.ShortDir(t)
 	open := filepath.Join(dir, "open")
-	if err := errors.Join(os.Mkdir(open, 0o777), os.Chmod(open, 0o777)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Mkdir(open, 0o777), os.Chmod(open, 0o777)))
 	link := filepath.Join(dir, "file")
-	if err := os.WriteFile(link, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(link, nil, 0o600))
 	elsewhere := filepath.Join(dir, "elsewhere")
 	theirs := filepath.Join(dir, "theirs")
-	if err := errors.Join(os.Mkdir(elsewhere, 0o755), os.Symlink(elsewhere, theirs)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, errors.Join(os.Mkdir(elsewhere, 0o755), os.Symlink(elsewhere, theirs)))
 	links := "a symbolic link that uid 1234 made"
 	if os.Geteuid() != 0 { // no other user's link can be made
 		links = "it started"

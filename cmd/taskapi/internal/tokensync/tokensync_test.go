@@ -52,10 +52,8 @@ func (l *link) FreshUntil(string) time.Time {
 // until waits for something that other goroutines and the kernel bring about.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for give := time.Now().Add(polltest.Deadline()); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(give) {
-			t.Fatal("never ", what)
-		}
+	if !polltest.Until(ok) {
+		t.Fatal("never ", what)
 	}
 }
 
