@@ -19,10 +19,7 @@ import (
 // TestLetsAnEndedAllocationGo: an allocation's process exits when its clients have read the end and closed their
 // connections. The agent does so.
 func TestLetsAnEndedAllocationGo(t *testing.T) {
-	dir, err := os.MkdirTemp("", "t") // short, because the path of a socket has room for 107 bytes
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	m := New(Config{Dir: datadir.Dir(dir), Logger: slog.New(slog.DiscardHandler)})
+	m := New(Config{Dir: datadir.Dir(must.ShortDir(t)), Logger: slog.New(slog.DiscardHandler)})
 	must.OK(t, m.cfg.Dir.Make())
 	id := idOf(1)
 	m.save(t, id, "job", false)

@@ -31,9 +31,7 @@ func TestCollects(t *testing.T) {
 			m.end(t, idOf(i), fmt.Sprintf("job-%d", i))
 		}
 		refused := filepath.Join(m.cfg.Dir.Alloc(idOf(0)), "refused")
-		if err := os.WriteFile(refused, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(refused, nil, 0o600))
 		m.save(t, idOf(4), "job-4", false)
 		m.end(t, idOf(5), "sticky")
 		left := func() (ids string) {
@@ -60,9 +58,7 @@ func TestCollects(t *testing.T) {
 		defer m.follows.Wait()
 		defer cancel()
 		m.entries[idOf(4)] = &entry{alloc: &api.Allocation{ID: idOf(4), JobID: "job-4"}}
-		if err := m.look(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, m.look(ctx))
 		m.follows.Go(func() { m.collectEnded(ctx) })
 		pass := func(d time.Duration, want string) {
 			t.Helper()
@@ -98,12 +94,8 @@ func TestCollectsNothingThatRunsAgain(t *testing.T) {
 	defer cancel()
 	m.self.ctx = ctx
 	m.end(t, idOf(1), "job")
-	if err := m.look(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(m.cfg.Dir.Alloc(idOf(1))); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, m.look(ctx))
+	must.OK(t, os.RemoveAll(m.cfg.Dir.Alloc(idOf(1))))
 	m.save(t, idOf(1), "job", false)
 	m.cfg.Environ, m.cfg.Settings.GC = []string{"MACHINE_TEST_GC=1"}, datadir.DefaultGC()
 	m.disk = func(string) (*api.HostDiskStats, error) { return &api.HostDiskStats{UsedPercent: 99}, nil }

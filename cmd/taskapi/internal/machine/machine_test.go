@@ -24,6 +24,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/handlers/apierror"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 	"taskapi/internal/ptr"
 )
@@ -32,9 +33,7 @@ import (
 func newTest(t *testing.T) *Machine {
 	t.Helper()
 	dir := datadir.Dir(t.TempDir())
-	if err := dir.Make(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, dir.Make())
 	return New(Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 }
 
@@ -49,25 +48,18 @@ func (m *Machine) save(t *testing.T, id, job string, ended bool) {
 	if ended {
 		status = api.AllocClientStatusComplete
 	}
-	if err := os.MkdirAll(m.cfg.Dir.Alloc(id), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	store, err := m.cfg.Dir.Store("test").Acquire(id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.MkdirAll(m.cfg.Dir.Alloc(id), 0o700))
+	store := must.Get(m.cfg.Dir.Store("test").Acquire(id))(t)
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "raw_exec"}}}
 	if job == "sticky" {
 		group.EphemeralDisk = &api.EphemeralDisk{Sticky: new(true)}
-		if err := os.MkdirAll(filepath.Join(m.cfg.Dir.Alloc(id), "alloc", "data", "of a task"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Join(m.cfg.Dir.Alloc(id), "alloc", "data", "of a task"), 0o700))
 	}
 	state := &api.TaskState{State: "dead"}
 	for range 10 {
 		state.Events = append(state.Events, &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"})
 	}
-	err = store.Put(interfaces.Saved{
+	must.OK(t, store.Put(interfaces.Saved{
 		Alloc: &api.Allocation{
 			ID: id, Name: job + ".g[0]", JobID: job, Namespace: api.DefaultNamespace, TaskGroup: "g",
 			ClientStatus: status, ModifyIndex: 7, CreateIndex: 1, CreateTime: 1,
@@ -75,13 +67,8 @@ func (m *Machine) save(t *testing.T, id, job string, ended bool) {
 		},
 		Tasks:    map[string]interfaces.SavedTask{"t": {State: state}},
 		Terminal: ended, Life: "life",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	must.OK(t, store.Close())
 }
 
 func idOf(n int) string { return fmt.Sprintf("%08d-0000-4000-8000-000000000000", n) }
@@ -96,9 +83,7 @@ func TestManyEnded(t *testing.T) {
 	}
 	goroutines := runtime.NumGoroutine()
 	before := live()
-	if err := m.look(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, m.look(t.Context()))
 	if took := live() - before; took > many*2<<10 {
 		t.Errorf("they take %d bytes each, want at most 2048", took/many)
 	}
@@ -143,10 +128,7 @@ func TestRegisterWhatEndsAtOnce(t *testing.T) {
 	m.cfg.Environ = []string{"MACHINE_TEST_FAILS=the task failed to start"}
 	m.end(t, idOf(1), "job")
 	m.entries[idOf(1)] = &entry{}
-	leaving, err := m.cfg.Dir.Store("test").Acquire(idOf(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaving := must.Get(m.cfg.Dir.Store("test").Acquire(idOf(1)))(t)
 	result, err := m.Register(t.Context(), &api.Job{ID: new("job"), Namespace: new(api.DefaultNamespace)},
 		func([]*api.Allocation) error {
 			time.AfterFunc(100*time.Millisecond, func() { _ = leaving.Close() })
@@ -214,9 +196,7 @@ func TestCommandsInputOutlivesThisProcess(t *testing.T) {
 	dir := t.TempDir()
 	killed := exec.CommandContext(t.Context(), "/proc/self/exe")
 	killed.Env = []string{"MACHINE_TEST_KILLED=" + dir}
-	if err := killed.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, killed.Start())
 	if !polltest.Until(func() bool { _, err := os.Stat(filepath.Join(dir, "begun")); return err == nil }) {
 		t.Fatal("the command does not begin")
 	}
@@ -281,15 +261,9 @@ func TestLinksAreNoAllocations(t *testing.T) {
 	m := newTest(t)
 	m.end(t, idOf(1), "job")
 	elsewhere := t.TempDir()
-	if err := os.Symlink(elsewhere, m.cfg.Dir.Alloc(idOf(2))); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(m.cfg.Dir.Alloc(idOf(3)), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(m.cfg.Dir.Alloc(idOf(4)), os.DirFS(m.cfg.Dir.Alloc(idOf(1)))); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(elsewhere, m.cfg.Dir.Alloc(idOf(2))))
+	must.OK(t, os.WriteFile(m.cfg.Dir.Alloc(idOf(3)), nil, 0o600))
+	must.OK(t, os.CopyFS(m.cfg.Dir.Alloc(idOf(4)), os.DirFS(m.cfg.Dir.Alloc(idOf(1)))))
 	ctx, cancel := context.WithCancel(t.Context())
 	m.self.ctx = ctx
 	defer m.follows.Wait()
