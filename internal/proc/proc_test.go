@@ -186,7 +186,6 @@ func TestReadAll(t *testing.T) {
 func TestParseStat(t *testing.T) {
 	tail := " S 10 20 30 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 987654 0 0"
 	for text, want := range map[string]proc.Stat{
-		"7 (a) b) c)" + tail: {PID: 7, Parent: 10, Session: 30, Start: 987654, Threads: 1},
 		"7 (x) Z 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0": {PID: 7, Parent: 1, Session: 7, Start: 5, Dead: true,
 			Threads: 1},
 		// other threads run
@@ -195,6 +194,13 @@ func TestParseStat(t *testing.T) {
 	} {
 		if got, err := proc.ParseStat(7, text); err != nil || got != want {
 			t.Errorf("%q: got %+v, %v, want %+v", text, got, err, want)
+		}
+	}
+	// A program may call itself what it likes, also what looks like the rest of the line.
+	for _, name := range []string{") R 1 1 1 (", "a\nb) Z 0", "((((", "))))", "\\", " ", "x) S 1 2 3 4"} {
+		want := proc.Stat{PID: 7, Parent: 10, Session: 30, Start: 987654, Threads: 1}
+		if got, err := proc.ParseStat(7, "7 ("+name+")"+tail); err != nil || got != want {
+			t.Errorf("%q: got %+v, %v, want %+v", name, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "7", "7 (x)", "7 (x) S 1", "7 (x) S a b c 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0"} {
