@@ -59,7 +59,7 @@ func TestErrorsHavePlaces(t *testing.T) {
 			"job.hcl:6:3: Comment in ${…}: A # begins a comment there. Write a shell's own braces as $${, and as $$${ in a " +
 				"task's config"},
 		"shell's braces in quotes": {inTask("env {\na = \"${FOO#a}\"\n}"), "job.hcl:5:6: Comment in ${…}"},
-		"no label":                 {"job {}\n", `job.hcl:1:5: Missing name for job`},
+		"no label":                 {"job {}\n", `job.hcl:1:5: Missing name for job: The block needs a name: job "name"`},
 		"label too many":           {"job \"a\" \"b\" {}\n", `job.hcl:1:9: Extraneous label for job`},
 		"syntax":                   {"job \"a\" {\n", `job.hcl:1:9: Unclosed configuration block`},
 		"duplicate argument":       {inTask("user = \"a\"\nuser = \"b\""), `job.hcl:5:1: Attribute redefined`},
@@ -225,7 +225,8 @@ func TestReadFileSaysWhatIsWrong(t *testing.T) {
 		"device":    {"/dev/zero", jobspec.ErrInvalid, "no regular file"},
 		"empty":     {write("empty", nil), jobspec.ErrInvalid, "is empty; it needs a job block"},
 		"blank":     {write("blank", []byte(" \n")), jobspec.ErrInvalid, "is empty"},
-		"binary":    {write("binary", []byte("\x7fELF\x00\x00")), jobspec.ErrInvalid, "not UTF-8 text"},
+		"binary": {write("binary", []byte("\x7fELF\x00\x00")), jobspec.ErrInvalid,
+			"is not UTF-8 text; is it a program or an archive?"},
 		"latin1":    {write("latin1", []byte("job \"\xe9\" {}")), jobspec.ErrInvalid, "not UTF-8 text"},
 		"too large": {write("large", bytes.Repeat([]byte(" "), 4<<20+1)), jobspec.ErrInvalid, "larger than 4 MiB"},
 	} {

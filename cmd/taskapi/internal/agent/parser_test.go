@@ -41,8 +41,6 @@ func TestParse(t *testing.T) {
 		"a file": {hclJob("  meta = { a = file(\"/etc/passwd\") }"), "files of this machine can't be used here"},
 		"a bomb": {"locals {\n  a = join(\"\", [for i in range(1000) : \"xxxxxxxxxxxxxxxx\"])\n" + bomb(20) + "}\n" +
 			hclJob(""), "invalid job file: job.hcl "},
-		"no text":    {hclJob("\x00"), "not UTF-8 text"},
-		"four MiB":   {strings.Repeat("#", 4<<20+1), "larger than 4 MiB"},
 		"a JSON one": {`{"Job": {"ID": `, "job.hcl"},
 	} {
 		_, err := p.Parse(t.Context(), api.JobsParseRequest{JobHCL: c.text})
