@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -140,16 +139,16 @@ func stop(t *testing.T, r interfaces.AllocRunner, end func() error) {
 	must.OK(t, errors.Join(r.Stop(t.Context(), interfaces.StopRequest{}), end()))
 }
 
+// detach has a runner return, with the job as it is.
+func detach(t *testing.T, r interfaces.AllocRunner, end func() error) {
+	t.Helper()
+	r.Detach()
+	same.Error(t, interfaces.ErrDetached, end())
+}
+
 // at is the ID of the child of a time after the clock's first.
 func at(first time.Time, after time.Duration) string {
 	return fmt.Sprintf("p/periodic-%d", first.Add(after).Unix())
-}
-
-func equal(t *testing.T, what string, got, want []string) {
-	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Errorf("%s: %q, want %q", what, got, want)
-	}
 }
 
 // TestSchedule starts a child at each time, and shows the next one. The clock of synctest begins at midnight.
@@ -162,7 +161,7 @@ func TestSchedule(t *testing.T) {
 			t.Errorf("%s, %q, tasks %v", a.ClientStatus, a.ClientDescription, a.TaskStates)
 		}
 		sleep(25 * time.Minute)
-		equal(t, "after 25 minutes", p.order, []string{at(first, 10*time.Minute), at(first, 20*time.Minute)})
+		same.As(t, []string{at(first, 10*time.Minute), at(first, 20*time.Minute)}, p.order, "after 25 minutes")
 		for _, job := range p.started {
 			if *job.ParentID != "p" || job.Periodic != nil {
 				t.Errorf("%+v", job)
@@ -201,7 +200,7 @@ func TestOverlap(t *testing.T) {
 		sleep(10 * time.Minute)
 		p.children()
 		sleep(5 * time.Minute)
-		equal(t, "started", p.order, []string{at(first, 5*time.Minute), at(first, 20*time.Minute)})
+		same.As(t, []string{at(first, 5*time.Minute), at(first, 20*time.Minute)}, p.order, "started")
 		if skipped := at(first, 10*time.Minute) + ": p/periodic-1 runs still"; !strings.Contains(strings.Join(p.said, "\n"),
 			"Skipped: "+skipped) {
 			t.Errorf("said %q", p.said)
@@ -214,17 +213,15 @@ func TestOverlap(t *testing.T) {
 func TestMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, first := newParent(t, &api.Job{Periodic: &api.PeriodicConfig{Spec: new("*/10 * * * *")}}), time.Now()
-		detach := func(r interfaces.AllocRunner, end func() error) {
-			r.Detach()
-			same.Error(t, interfaces.ErrDetached, end())
-		}
-		detach(p.run(t))
-		sleep(35 * time.Minute)
-		detach(p.run(t))
-		equal(t, "after three were missed", p.order, []string{at(first, 30*time.Minute)})
 		r, end := p.run(t)
+		detach(t, r, end)
+		sleep(35 * time.Minute)
+		r, end = p.run(t)
+		detach(t, r, end)
+		same.As(t, []string{at(first, 30*time.Minute)}, p.order, "after three were missed")
+		r, end = p.run(t)
 		sleep(6 * time.Minute)
-		equal(t, "then", p.order, []string{at(first, 30*time.Minute), at(first, 40*time.Minute)})
+		same.As(t, []string{at(first, 30*time.Minute), at(first, 40*time.Minute)}, p.order, "then")
 		stop(t, r, end)
 		r, end = p.run(t) // a stop that is resumed
 		if err := end(); err != nil || !r.Terminal() {
@@ -244,7 +241,7 @@ func TestUpdate(t *testing.T) {
 		next.Periodic.Canonicalize()
 		must.OK(t, r.Update(t.Context(), &next))
 		sleep(6 * time.Minute)
-		equal(t, "started", p.order, []string{at(first, 40*time.Minute)})
+		same.As(t, []string{at(first, 40*time.Minute)}, p.order, "started")
 		same.As(t, 1, ptr.Deref(r.Alloc().Job.Version), "version")
 		other := next
 		other.Periodic = nil
@@ -270,10 +267,10 @@ func TestDaylightSaving(t *testing.T) {
 		p := newParent(t, &api.Job{Periodic: &api.PeriodicConfig{Spec: new("0 12 * * *"), TimeZone: new("Europe/Berlin")}})
 		r, end := p.run(t)
 		sleep(48 * time.Hour)
-		equal(t, "started", p.order, []string{
+		same.As(t, []string{
 			fmt.Sprintf("p/periodic-%d", time.Date(2000, 3, 25, 11, 0, 0, 0, time.UTC).Unix()),
 			fmt.Sprintf("p/periodic-%d", time.Date(2000, 3, 26, 10, 0, 0, 0, time.UTC).Unix()),
-		})
+		}, p.order, "started")
 		stop(t, r, end)
 	})
 }
@@ -341,16 +338,13 @@ func TestStartCutShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParent(t, &api.Job{ParameterizedJob: &api.ParameterizedJobConfig{}})
 		r, end := p.run(t)
-		r.Detach()
-		if err := end(); !errors.Is(err, interfaces.ErrDetached) {
-			t.Fatal(err)
-		}
+		detach(t, r, end)
 		path := filepath.Join(p.dir, "launches.json")
 		const child = "215ef685-6b9e-3eaf-e74b-6b04f094ebca"
 		record := `{"since":"2000-01-01T00:00:00Z","starting":{"` + child + `":{"ID":"p/dispatch-1"}}}`
 		must.OK(t, os.WriteFile(path, []byte(record), 0o600))
 		r, end = p.run(t)
-		equal(t, "started", p.order, []string{"p/dispatch-1"})
+		same.As(t, []string{"p/dispatch-1"}, p.order, "started")
 		stop(t, r, end)
 		if left, err := os.ReadFile(path); err != nil || strings.Contains(string(left), "starting") {
 			t.Errorf("%s, %v", left, err)
@@ -369,10 +363,7 @@ func TestEvents(t *testing.T) {
 		r, end := p.run(t)
 		for i := range 60 {
 			if i == 30 {
-				r.Detach()
-				if err := end(); !errors.Is(err, interfaces.ErrDetached) {
-					t.Fatal(err)
-				}
+				detach(t, r, end)
 				r, end = p.run(t)
 			}
 			before := r.Alloc().ModifyIndex
@@ -395,8 +386,7 @@ func TestDamagedRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newParent(t, &api.Job{ParameterizedJob: &api.ParameterizedJobConfig{}})
 		r, end := p.run(t)
-		r.Detach()
-		_ = end()
+		detach(t, r, end)
 		must.OK(t, os.WriteFile(filepath.Join(p.dir, "launches.json"), []byte("{"), 0o600))
 		r, end = p.run(t)
 		if err := end(); err == nil || !strings.Contains(err.Error(), "launches.json") || r.Terminal() || p.saved.Terminal {
@@ -419,10 +409,7 @@ func TestClockSetBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, first := newParent(t, &api.Job{Periodic: &api.PeriodicConfig{Spec: new("*/10 * * * *")}}), time.Now()
 				r, end := p.run(t)
-				r.Detach()
-				if err := end(); !errors.Is(err, interfaces.ErrDetached) {
-					t.Fatal(err)
-				}
+				detach(t, r, end)
 				record := `{"since":"` + first.Add(tc.back).Format(time.RFC3339) + `"}`
 				must.OK(t, os.WriteFile(filepath.Join(p.dir, "launches.json"), []byte(record), 0o600))
 				r, end = p.run(t)
@@ -431,7 +418,7 @@ func TestClockSetBack(t *testing.T) {
 				for _, after := range tc.want {
 					want = append(want, at(first, after))
 				}
-				equal(t, "started", p.order, want)
+				same.As(t, want, p.order, "started")
 				stop(t, r, end)
 			})
 		})

@@ -35,6 +35,12 @@ func lock(t *testing.T, d datadir.Dir, s interfaces.Store) *datadir.Lock {
 	return must.Get(d.Lock(testID, s, slog.New(slog.DiscardHandler)))(t)
 }
 
+// nextOf returns the allocation with another job of these tasks.
+func nextOf(tasks ...*api.Task) *api.Allocation {
+	return &api.Allocation{ID: testID, TaskGroup: "g", Job: &api.Job{ID: new("next"),
+		TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: tasks}}}}
+}
+
 // TestLock: one process has the lock, and keeps it while it recreates an allocation.
 func TestLock(t *testing.T) {
 	d := datadir.Dir(t.TempDir())
@@ -56,16 +62,13 @@ func testLock(t *testing.T, d datadir.Dir, store interfaces.Store) {
 	l := lock(t, d, store)
 	must.OK(t, l.State().Put(interfaces.Saved{Alloc: &api.Allocation{ID: testID},
 		Terminal: true}))
-	group, job := "g", "next"
-	next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job,
-		TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-	must.OK(t, errors.Join(l.TryRecreate(), l.Recreate(next, true)))
+	must.OK(t, errors.Join(l.TryRecreate(), l.Recreate(nextOf(), true)))
 	if _, err := d.Lock(testID, store, slog.New(slog.DiscardHandler)); !errors.Is(err, interfaces.ErrStateInUse) {
 		t.Errorf("a second lock: %v, want ErrStateInUse", err)
 	}
 	must.OK(t, l.Close())
 	again := lock(t, d, store)
-	if s := again.Saved(); s.Terminal || *s.Alloc.Job.ID != job ||
+	if s := again.Saved(); s.Terminal || *s.Alloc.Job.ID != "next" ||
 		s.Alloc.ClientStatus != api.AllocClientStatusPending {
 		t.Fatalf("got %+v; want the next one, about to begin", s)
 	}
@@ -146,10 +149,8 @@ func TestUnbegun(t *testing.T) {
 // TestTasksStayStopped: tasks that were stopped stay so when another version of the job follows, also after a crash. A
 // fresh version starts them, and so does one that follows an allocation that nothing was to follow.
 func TestTasksStayStopped(t *testing.T) {
-	group, job := "g", "next"
-	next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job, TaskGroups: []*api.TaskGroup{{
-		Name: &group, Tasks: []*api.Task{{Name: "stopped", Driver: "raw_exec"}, {Name: "runs", Driver: "raw_exec"},
-			{Name: "after", Driver: "raw_exec", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPoststop}}}}}}}
+	next := nextOf(&api.Task{Name: "stopped", Driver: "raw_exec"}, &api.Task{Name: "runs", Driver: "raw_exec"},
+		&api.Task{Name: "after", Driver: "raw_exec", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPoststop}})
 	stopped := interfaces.SavedTask{Override: interfaces.ScheduleForcedPause}
 	for _, of := range []struct{ replaced, fresh, stays bool }{{true, false, true}, {true, true, false}, {}} {
 		d := datadir.Dir(t.TempDir())
@@ -184,10 +185,7 @@ func TestUnused(t *testing.T) {
 		if !l.Unused() {
 			t.Errorf("%s: it is used", name)
 		}
-		group, job := "g", "next"
-		next := &api.Allocation{ID: testID, TaskGroup: group, Job: &api.Job{ID: &job,
-			TaskGroups: []*api.TaskGroup{{Name: &group}}}}
-		if err := l.Recreate(next, true); err != nil || l.Unused() {
+		if err := l.Recreate(nextOf(), true); err != nil || l.Unused() {
 			t.Errorf("%s, begun again: unused: %v, %v", name, l.Unused(), err)
 		}
 		must.OK(t, errors.Join(l.Close(), os.RemoveAll(d.Alloc(testID))))

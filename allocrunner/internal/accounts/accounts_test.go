@@ -42,6 +42,17 @@ func numbers(lists ...accounts.List) map[uint32]int {
 	return found
 }
 
+// process starts a process that runs as these users, until the test ends.
+func process(t *testing.T, as *syscall.Credential) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/bin/sleep", "1000")
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+	must.OK(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
 // TestNumbersAreOneAllocationsAlone until they are given back, and stay the same for who goes on with it.
 func TestNumbersAreOneAllocationsAlone(t *testing.T) {
 	proctest.NeedRoot(t)
@@ -118,12 +129,7 @@ func TestStickyNumbers(t *testing.T) {
 // TestUsedNumbersAreNotTaken: neither those of processes, nor those of an allocation that is gone and left one.
 func TestUsedNumbersAreNotTaken(t *testing.T) {
 	proctest.NeedRoot(t)
-	sleep := exec.Command("/bin/sleep", "1000")
-	sleep.Dir = "/"
-	sleep.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: small.From, Gid: small.From + 1,
-		Groups: []uint32{small.From + 2}}}
-	must.OK(t, sleep.Start())
-	defer func() { _ = sleep.Process.Kill(); _ = sleep.Wait() }()
+	process(t, &syscall.Credential{Uid: small.From, Gid: small.From + 1, Groups: []uint32{small.From + 2}})
 	r, dir := registry(t), filepath.Join(t.TempDir(), "gone")
 	list := take(t, r, dir, accounts.List{}, "a", "b")
 	for n := range numbers(list) {
@@ -131,10 +137,7 @@ func TestUsedNumbersAreNotTaken(t *testing.T) {
 			t.Errorf("%d is taken", n)
 		}
 	}
-	other := exec.Command("/bin/sleep", "1000")
-	other.Dir = "/"
-	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"]}}
-	must.OK(t, other.Start())
+	other := process(t, &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"]})
 	must.OK(t, r.Release(dir))
 	if _, err := r.Take(t.TempDir(), accounts.List{}, false, []string{"x", "y"}, small); !errors.Is(err,
 		accounts.ErrNone) {
@@ -150,12 +153,7 @@ func TestAMovedDirectory(t *testing.T) {
 	proctest.NeedRoot(t)
 	r, dir, moved := registry(t), t.TempDir(), t.TempDir()
 	list := take(t, r, dir, accounts.List{}, "a")
-	task := exec.Command("/bin/sleep", "1000")
-	task.Dir = "/"
-	task.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"],
-		Groups: []uint32{list.Group}}}
-	must.OK(t, task.Start())
-	defer func() { _ = task.Process.Kill(); _ = task.Wait() }()
+	process(t, &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Tasks["a"], Groups: []uint32{list.Group}})
 	for _, runs := range []bool{false, true} {
 		if got, err := r.Take(moved, list, runs, []string{"a"}, small); err != nil || len(numbers(got, list)) != 4 {
 			t.Errorf("the copy of one that is there has %+v, %v; that one has %+v", got, err, list)
@@ -209,11 +207,7 @@ func TestFreedNumberOfOthers(t *testing.T) {
 	r, dir := registry(t), t.TempDir()
 	list := take(t, r, dir, accounts.List{}, "a")
 	must.OK(t, r.Release(dir))
-	other := exec.Command("/bin/sleep", "1000")
-	other.Dir = "/"
-	other.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Group}}
-	must.OK(t, other.Start())
-	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+	process(t, &syscall.Credential{Uid: list.Tasks["a"], Gid: list.Group})
 	if got := take(t, r, dir, list, "a"); got.Tasks["a"] == list.Tasks["a"] || got.Group == list.Group {
 		t.Errorf("got %+v again, which somebody else uses", list)
 	}
