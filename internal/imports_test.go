@@ -194,9 +194,6 @@ const (
 	mostLines = 4000
 )
 
-// tooLarge are the folders that are still to be split. A folder that has become small enough must leave the list.
-var tooLarge = []string{}
-
 // TestFoldersAreSmall holds every folder to mostFiles and mostLines.
 func TestFoldersAreSmall(t *testing.T) {
 	for path, p := range packages(t) {
@@ -206,13 +203,9 @@ func TestFoldersAreSmall(t *testing.T) {
 			text := must.Read(t, filepath.Join(p.Dir, name))
 			lines += bytes.Count(text, []byte("\n"))
 		}
-		large := len(files) > mostFiles || lines > mostLines
-		switch {
-		case large && !slices.Contains(tooLarge, path):
+		if len(files) > mostFiles || lines > mostLines {
 			t.Errorf("%s has %d files with %d lines: split it, so that no folder has more than %d files or %d lines",
 				path, len(files), lines, mostFiles, mostLines)
-		case !large && slices.Contains(tooLarge, path):
-			t.Errorf("%s is small enough now: remove it from tooLarge", path)
 		}
 	}
 }
