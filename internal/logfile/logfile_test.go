@@ -243,7 +243,6 @@ func TestRefusedAppend(t *testing.T) {
 	}
 }
 
-// TestAppendToAnotherFile: a file that is shorter than it was is not changed. When what was written can't be removed,
 // TestHeaderNotesNoMoreThanThereIs: a batch was written, and its undoing failed, so the header notes it although the
 // caller goes on without it. The file is whole after each further failure.
 func TestHeaderNotesNoMoreThanThereIs(t *testing.T) {
@@ -272,6 +271,7 @@ func TestHeaderNotesNoMoreThanThereIs(t *testing.T) {
 	}
 }
 
+// TestAppendToAnotherFile: a file that is shorter than it was is not changed. When what was written can't be removed,
 // the error says that the result is uncertain.
 func TestAppendToAnotherFile(t *testing.T) {
 	f := create(t, batch(1, "x"))

@@ -11,12 +11,12 @@ import (
 	"taskapi/allocrunner/internal/health"
 )
 
-// newJob returns a canonical service job whose group has a task of every kind, and a check of each kind.
 // at returns an allocation whose running tasks are all ready.
 func at(tasks map[string]*api.TaskState, checks api.AllocCheckStatuses) health.Event {
 	return health.Event{Tasks: tasks, Checks: checks}
 }
 
+// newJob returns a canonical service job whose group has a task of every kind, and a check of each kind.
 func newJob(change func(*api.Job, *api.UpdateStrategy)) (*api.Job, *api.TaskGroup) {
 	update := &api.UpdateStrategy{MinHealthyTime: new(10 * time.Second), HealthyDeadline: new(time.Minute)}
 	service := func(onUpdate string) []*api.Service {
