@@ -110,8 +110,7 @@ type process struct {
 func start(t *testing.T, program launch.Program) *process {
 	t.Helper()
 	p := new(process)
-	null, err := os.Open(os.DevNull)
-	must.OK(t, err)
+	null := must.Get(os.Open(os.DevNull))(t)
 	defer null.Close()
 	program.Files[0] = null
 	for i, ours := range []**os.File{&p.out, &p.errs} {
@@ -121,13 +120,9 @@ func start(t *testing.T, program launch.Program) *process {
 		defer write.Close()
 		*ours, program.Files[i+1] = read, write
 	}
-	if p.Launch, err = launch.New(program); err != nil {
-		t.Fatal(err)
-	}
+	p.Launch = must.Get(launch.New(program))(t)
 	t.Cleanup(p.Close)
-	if p.Process, err = p.Fork(nil); err != nil {
-		t.Fatal(err)
-	}
+	p.Process = must.Get(p.Fork(nil))(t)
 	t.Cleanup(func() {
 		_ = p.Kill()    // it may have ended
 		_, _ = p.Wait() // the test may have waited
@@ -214,8 +209,7 @@ func TestCgroupWithoutClone3(t *testing.T) {
 		t.Skipf("no cgroup can be made: %v", err)
 	}
 	t.Cleanup(func() { _ = os.Remove(dir) })
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	cmd := exec.Command(self, "launch", "/bin/cat", "/proc/self/cgroup")
 	cmd.Env = append(os.Environ(), "CGROUP="+dir)
 	out, err := cmd.CombinedOutput()
@@ -383,8 +377,7 @@ func TestLimitOfOpenFiles(t *testing.T) {
 
 // TestLimitOfOpenFilesAfterAnError: if the limit can't be found out at a start, it is at the next one.
 func TestLimitOfOpenFilesAfterAnError(t *testing.T) {
-	self, err := os.Executable()
-	must.OK(t, err)
+	self := must.Get(os.Executable())(t)
 	cmd := exec.Command("/bin/sh", "-c", `ulimit -n 99; ulimit -S -n 77; exec "$0" launch-twice /bin/sh -c 'ulimit -S -n'`,
 		self)
 	out, err := cmd.CombinedOutput()

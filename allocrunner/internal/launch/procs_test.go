@@ -30,8 +30,7 @@ func TestEnteringCgroups(t *testing.T) {
 		"not a weight":   {[]*os.File{write, refusing}, nil},
 		"not open to it": {[]*os.File{read, write}, unix.EBADF},
 	} {
-		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-		must.OK(t, err)
+		null := must.Get(os.OpenFile(os.DevNull, os.O_RDWR, 0))(t)
 		l, err := launch.New(launch.Program{Path: "/bin/true", Args: []string{"true"}, Dir: "/",
 			Files: [3]*os.File{null, null, null}})
 		must.OK(t, err)

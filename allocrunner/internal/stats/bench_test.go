@@ -32,8 +32,7 @@ func BenchmarkSample(b *testing.B) {
 			`echo; exec sleep 1000`, group, n)
 		cmd := exec.Command("/bin/sh", "-c", script)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		out, err := cmd.StdoutPipe()
-		must.OK(b, err)
+		out := must.Get(cmd.StdoutPipe())(b)
 		must.OK(b, cmd.Start())
 		b.Cleanup(func() {
 			_ = os.WriteFile(group+"/cgroup.kill", []byte("1"), 0)
@@ -45,8 +44,7 @@ func BenchmarkSample(b *testing.B) {
 		if _, err := out.Read(make([]byte, 1)); err != nil {
 			b.Fatal(err)
 		}
-		p, err := proc.Read(cmd.Process.Pid)
-		must.OK(b, err)
+		p := must.Get(proc.Read(cmd.Process.Pid))(b)
 		view := proctree.View{Supervisor: os.Getpid(), Cgroup: parent,
 			Roots: []proctree.ViewRoot{{Task: "a", PID: p.PID, Start: p.Start, Fenced: true}}}
 		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {

@@ -78,8 +78,7 @@ func TestReviewOfConsul(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for choice, want := range map[review.Consul][]string{review.NoConsul: tc.none, review.HasConsul: tc.has,
 				review.ConsulHere: tc.here} {
-				job, err := parse(t, tc.body)
-				must.OK(t, err)
+				job := must.Get(parse(t, tc.body))(t)
 				if choice == review.ConsulHere {
 					review.ServeHere(job)
 				}
@@ -95,8 +94,7 @@ func TestReviewOfConsul(t *testing.T) {
 
 // TestReviewNamesBothRemedies for a job that is for Consul where there is no agent.
 func TestReviewNamesBothRemedies(t *testing.T) {
-	job, err := parse(t, ofConsul(""))
-	must.OK(t, err)
+	job := must.Get(parse(t, ofConsul("")))(t)
 	_, findings, err := review.Group(job, "", host)
 	if err != nil || len(findings) != 1 {
 		t.Fatalf("%v, %v", findings, err)

@@ -32,8 +32,7 @@ func TestReadiness(t *testing.T) {
 		{job(network, `taskapi_listen = "https"`), []string{`refused: group "g" > task "t": meta: taskapi_listen names ` +
 			`"https", and the group's network block has no port with that label`}},
 	} {
-		parsed, err := parse(t, c.job)
-		must.OK(t, err)
+		parsed := must.Get(parse(t, c.job))(t)
 		_, findings, err := review.Group(parsed, "", host)
 		must.OK(t, err)
 		var got []string

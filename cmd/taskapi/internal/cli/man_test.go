@@ -31,8 +31,7 @@ var (
 func TestManPages(t *testing.T) {
 	dir := cmp.Or(*manDir, t.TempDir())
 	must.OK(t, os.MkdirAll(dir, 0o755))
-	date, err := time.Parse(time.DateOnly, *manDate)
-	must.OK(t, err)
+	date := must.Get(time.Parse(time.DateOnly, *manDate))(t)
 	header := doc.GenManHeader{Date: &date, Source: strings.TrimSpace("taskapi " + *manVersion), Manual: "taskapi manual"}
 	commands := everyCommand()
 	for _, cmd := range commands {
@@ -57,8 +56,7 @@ func TestManPages(t *testing.T) {
 			}
 		})
 	}
-	pages, err := filepath.Glob(filepath.Join(dir, "*.[15]"))
-	must.OK(t, err)
+	pages := must.Get(filepath.Glob(filepath.Join(dir, "*.[15]")))(t)
 	for _, lint := range [][]string{
 		{"groff", "-man", "-Wbreak", "-z", "-Tutf8"},
 		{"mandoc", "-Tlint", "-Werror"},
