@@ -39,7 +39,7 @@ examples:
 # is built without cgo and with -trimpath, as all programs that tests build: a new machine compiles the standard library
 # twice and not three times, and a clone in another directory finds what is compiled. The race detector needs cgo, so
 # gcc. Four packages are tested at once, since many tests wait for processes most of the time; those that take longest
-# come first.
+# come first. go test gives a package ten minutes, which a busy machine takes.
 TESTSUM = CGO_ENABLED=0 $(GO) run -trimpath $(GOTESTSUM) --format pkgname-and-test-fails
 RACE = $(TESTSUM) --raw-command -- env CGO_ENABLED=1 $(GO) test -json -race -p 4
 
@@ -52,12 +52,11 @@ LISTED = $(GO) list $(WHOLE)
 # The tests of auth that count allocations run without the race detector, which allocates, and so do the packages that
 # read job files and the walk through all states of a task, which share nothing between goroutines.
 test:
-	$(RACE) -short -timeout 10m ./allocrunner ./handlers ./allocrunner/artifacts/fetch ./allocrunner/templates \
+	$(RACE) -short -timeout 25m ./allocrunner ./handlers ./allocrunner/artifacts/fetch ./allocrunner/templates \
 		$$($(GO) list ./... | grep -v /allocrunner/jobspec | grep -vxF "$$($(LISTED))")
 	$(TESTSUM) -- -trimpath ./allocrunner/jobspec/...
 	$(TESTSUM) -- -trimpath -run 'Memory$$|^TestAnyMoment$$' ./auth ./allocrunner/internal/taskrunner
 
-# A busy machine takes more than the ten minutes that go test gives a package.
 e2e:
 	$(RACE) -timeout 25m $(WHOLE) $(SERVED)
 
