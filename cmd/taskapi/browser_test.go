@@ -188,8 +188,7 @@ func (b *browser) picture(width, height int) []byte {
 	var got struct{ Data string }
 	b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
 		"clip": map[string]any{"x": 0, "y": 0, "width": width, "height": height, "scale": 1}}, &got)
-	data := must.Get(base64.StdEncoding.DecodeString(got.Data))(b.t)
-	return data
+	return must.Get(base64.StdEncoding.DecodeString(got.Data))(b.t)
 }
 
 // key presses a key.

@@ -97,8 +97,8 @@ func content(body io.ReadCloser, err error) (string, error) {
 	return string(text), err
 }
 
-// TestSDKFiles: over a task's socket, a caller reads files with the rights of the task's user. Both the operator and the
-// task follow the task's output to its end.
+// TestSDKFiles: over a task's socket, a caller reads files with the rights of the task's user. Both the operator and
+// the task follow the task's output to its end.
 func TestSDKFiles(t *testing.T) {
 	t.Parallel()
 	user, uid := "", os.Geteuid()

@@ -66,8 +66,7 @@ func statusOf(ctx context.Context, addr, token, method, path string) (int, error
 // status fails the test when there is no answer.
 func (r *running) status(addr, token string) int {
 	r.t.Helper()
-	status := must.Get(statusOf(r.t.Context(), addr, token, http.MethodGet, "/v1/agent/health"))(r.t)
-	return status
+	return must.Get(statusOf(r.t.Context(), addr, token, http.MethodGet, "/v1/agent/health"))(r.t)
 }
 
 // statusAs is status for a process of another user.
@@ -169,8 +168,7 @@ func TestSocketsAreForTheirUsers(t *testing.T) {
 // claimsIn returns the claims of a token, unverified.
 func claimsIn(t *testing.T, token string) identity.Claims {
 	t.Helper()
-	u := must.Get(identity.Check(token))(t)
-	return u.Claims
+	return must.Get(identity.Check(token))(t).Claims
 }
 
 // TestTokensEndWithTheirLife: what a task was given is of no use to those who run under the same ID after it. The

@@ -27,8 +27,8 @@ func sleeperTasks(n int) string {
 	return tasks.String()
 }
 
-// TestMemoryAtRest of taskapi and its keeper, without the pages of the program's file: 9 MiB, once the start is over and
-// the allocation is healthy.
+// TestMemoryAtRest of taskapi and its keeper, without the pages of the program's file: 9 MiB, once the start is over
+// and the allocation is healthy.
 func TestMemoryAtRest(t *testing.T) {
 	t.Parallel()
 	const most = 14 << 20

@@ -150,8 +150,7 @@ func shortDir(t *testing.T) string {
 // self returns the path of this program, which is taskapi with TASKAPI_TEST_MAIN in its environment.
 func self(t *testing.T) string {
 	t.Helper()
-	path := must.Get(os.Executable())(t)
-	return path
+	return must.Get(os.Executable())(t)
 }
 
 func writeFile(t *testing.T, path, content string) string {
@@ -214,8 +213,7 @@ func (r *running) allocDir(parts ...string) string {
 
 func (r *running) file(parts ...string) string {
 	r.t.Helper()
-	data := must.Read(r.t, r.allocDir(parts...))
-	return string(data)
+	return string(must.Read(r.t, r.allocDir(parts...)))
 }
 
 // client returns the unmodified SDK on a socket.

@@ -65,7 +65,8 @@ var sdkTable = []sdkCalls{
 	{"Evaluations", "Delete DeleteOpts", "501", "501", "the latest are kept, and go by themselves"},
 
 	{"Namespaces", "Info List PrefixList", works, works, "that of the job"},
-	{"Namespaces", "Delete Register", "501", "501", "namespaces are those of the jobs: give a job the namespace that it is to have"},
+	{"Namespaces", "Delete Register", "501", "501",
+		"namespaces are those of the jobs: give a job the namespace that it is to have"},
 	{"Search", "FuzzySearch PrefixSearch", works, works, "what the caller may see"},
 	{"Regions", "List", works, works, ""},
 	{"Status", "Leader Peers RegionLeader", works, works, ""},

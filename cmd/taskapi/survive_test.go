@@ -143,8 +143,7 @@ func written(path string) bool {
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
-	content := must.Read(t, path)
-	return string(content)
+	return string(must.Read(t, path))
 }
 
 func exists(path string) bool {

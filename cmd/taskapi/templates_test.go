@@ -52,9 +52,9 @@ func putColour(t *testing.T, dir, path, colour string) {
 	taskapi(t, "var", "put", "-data-dir", dir, "-force", path, "colour=@"+file)
 }
 
-// TestTemplatesSurviveKills kills taskapi while a task waits for a value, and later taskapi, its keeper, and both, under
-// a task with a template of each change_mode. A change that comes meanwhile, and one that comes afterwards, is rendered,
-// and the change mode happens once. A value that has not changed does not reach the task again.
+// TestTemplatesSurviveKills kills taskapi while a task waits for a value, and later taskapi, its keeper, and both,
+// under a task with a template of each change_mode. A change that comes meanwhile, and one that comes afterwards, is
+// rendered, and the change mode happens once. A value that has not changed does not reach the task again.
 func TestTemplatesSurviveKills(t *testing.T) {
 	t.Parallel()
 	for mode, acted := range map[string]string{"signal": "hup", "restart": "up", "script": "script"} {

@@ -72,8 +72,7 @@ func (term *terminal) file(name string) string {
 // tmux runs a command of tmux and returns its output.
 func (term *terminal) tmux(args ...string) string {
 	term.t.Helper()
-	out := must.Get(term.session().Do(args...))(term.t)
-	return out
+	return must.Get(term.session().Do(args...))(term.t)
 }
 
 // keys presses keys, by tmux's names.

@@ -392,8 +392,7 @@ func TestUI(t *testing.T) {
 
 func mustURL(t *testing.T, text string) *url.URL {
 	t.Helper()
-	u := must.Get(url.Parse(text))(t)
-	return u
+	return must.Get(url.Parse(text))(t)
 }
 
 // followOutput reads the output of the tasks until each has written something.

@@ -27,8 +27,7 @@ const nextVersion = "99.0.0-next"
 // buildNext builds a taskapi of another version, as a release would be: once for all tests.
 func buildNext(t *testing.T) string {
 	t.Helper()
-	path := must.Get(next())(t)
-	return path
+	return must.Get(next())(t)
 }
 
 var next = sync.OnceValues(func() (string, error) {
