@@ -69,10 +69,8 @@ func realAuthenticatorWith(
 // authenticatorOf returns an authenticator with a key ring, for allocations.
 func authenticatorOf(t *testing.T, ring *identity.Keyring, allocations auth.Allocations) *auth.Authenticator {
 	t.Helper()
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
-	must.OK(t, err)
-	policy, err := auth.ParsePolicy("policy.hcl", []byte(`task "poor" { policy = "deny" }`))
-	must.OK(t, err)
+	verifier := must.Get(identity.NewVerifier(identity.VerifierConfig{Local: ring}))(t)
+	policy := must.Get(auth.ParsePolicy("policy.hcl", []byte(`task "poor" { policy = "deny" }`)))(t)
 	revocations, _ := allocations.(auth.Revocations)
 	authenticator, err := auth.NewAuthenticator(auth.Config{
 		Verifier: verifier, Allocations: allocations, Revocations: revocations, Policy: policy,

@@ -50,11 +50,9 @@ func BenchmarkChecks(b *testing.B) {
 
 // newFloor returns the bare server; it answers any request with the body.
 func newFloor(b *testing.B, body string) (path string) {
-	dir, err := os.MkdirTemp("", "floor")
-	must.OK(b, err)
+	dir := must.Get(os.MkdirTemp("", "floor"))(b)
 	path = filepath.Join(dir, "api.sock")
-	listener, err := net.Listen("unix", path)
-	must.OK(b, err)
+	listener := must.Get(net.Listen("unix", path))(b)
 	content := []byte(body)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -79,8 +77,7 @@ func load(b *testing.B, path string, connections int) {
 	var wg sync.WaitGroup
 	var share = b.N/connections + 1
 	for range connections {
-		conn, err := net.Dial("unix", path)
-		must.OK(b, err)
+		conn := must.Get(net.Dial("unix", path))(b)
 		wg.Go(func() {
 			defer conn.Close()
 			buffer := make([]byte, 64<<10)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +20,6 @@ import (
 	"taskapi/handlers"
 	"taskapi/handlers/events"
 	"taskapi/handlers/internal/route"
-	"taskapi/identity"
 	"taskapi/internal/must"
 )
 
@@ -178,44 +176,6 @@ func TestSDKEvents(t *testing.T) {
 	}
 }
 
-// TestEventFilters: a mark at index 99 ends what each subscription gets of three events.
-func TestEventFilters(t *testing.T) {
-	for query, want := range map[string][]uint64{
-		"":                                    {40, 41, 42},
-		"?topic=*":                            {40, 41, 42},
-		"?topic=*:*":                          {40, 41, 42},
-		"?topic=Allocation&pretty":            {40, 41, 42},
-		"?topic=Allocation:*&namespace=*":     {40, 41, 42},
-		"?topic=Allocation:" + allocID:        {40, 41, 42},
-		"?topic=Allocation:demo":              {40, 41, 42},
-		"?topic=Allocation:no&topic=*:demo":   {40, 41, 42},
-		"?topic=Allocation:no":                nil,
-		"?topic=Allocation:" + allocID[:8]:    nil,
-		"?namespace=default&index=41":         {41, 42},
-		"?namespace=prod":                     nil,
-		"?topic=Job&topic=Service:x":          nil,
-		"?topic=Job&topic=Allocation:demo":    {40, 41, 42},
-		"?index=1":                            {40, 41, 42},
-		"?index=43&topic=Allocation&topic=*:": nil,
-	} {
-		t.Run(query, func(t *testing.T) {
-			log := events.New()
-			for index := range uint64(3) {
-				put(t, log, 40+index, nil)
-			}
-			s := newServer(t, touched(t, log, 60), streaming(log))
-			c := s.dial(t)
-			must.Get(io.WriteString(c.Conn, head("GET", streamPath+query, goodToken, "")))(t)
-			response := must.Get(http.ReadResponse(c.Reader, nil))(t)
-			defer response.Body.Close()
-			go s.stop() // it ends the stream, with what there is to tell
-			if got := indexes(t, response.Body); !slices.Equal(got, want) {
-				t.Errorf("events = %d, want %d", got, want)
-			}
-		})
-	}
-}
-
 // indexes returns those of the events of a stream, to its end; its heartbeats are left out.
 func indexes(tb testing.TB, stream io.Reader) (all []uint64) {
 	tb.Helper()
@@ -266,20 +226,5 @@ func TestEventStreamBadInput(t *testing.T) {
 	}
 	if got := s.do(t, "GET", streamPath, poorToken, ""); got.Status != 403 {
 		t.Errorf("without read-job = %d, want 403", got.Status)
-	}
-}
-
-// TestStreamIsAuthenticated: through the authenticator of production, with a token that is good.
-func TestStreamIsAuthenticated(t *testing.T) {
-	authenticator, sign := realAuthenticator(t)
-	log := events.New()
-	client := newServer(t, newAlloc(t), func(c *handlers.Config) { c.Authenticator, c.Events = authenticator, log }).
-		sdk(t, sign(func(*identity.Claims) {}))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	stream := must.Get(client.EventStream().Stream(ctx, nil, 0, &api.QueryOptions{}))(t)
-	put(t, log, 40, nil)
-	if got := next(t, stream); got.Index != 40 {
-		t.Errorf("event = %d, want 40", got.Index)
 	}
 }

@@ -56,8 +56,7 @@ func TestSDKTopics(t *testing.T) {
 	alloc := touched(t, log, 40)
 	client := newServerOf(t, auth.Owner{AllocationID: allocID, UID: peer.UID}, alloc, everyRoute,
 		streaming(log)).sdk(t, operator)
-	stream, err := client.EventStream().Stream(t.Context(), nil, 0, &api.QueryOptions{})
-	must.OK(t, err)
+	stream := must.Get(client.EventStream().Stream(t.Context(), nil, 0, &api.QueryOptions{}))(t)
 	put(t, log, 40, nil)
 	first := next(t, stream)
 	want := []string{"Node NodeRegistration", "Job JobRegistered", "Evaluation JobRegistered",
@@ -179,8 +178,8 @@ func TestServiceEvents(t *testing.T) {
 		if key == "" {
 			key = "*"
 		}
-		stream, err := client.EventStream().Stream(t.Context(), map[api.Topic][]string{api.Topic(topic): {key}}, 1, nil)
-		must.OK(t, err)
+		topics := map[api.Topic][]string{api.Topic(topic): {key}}
+		stream := must.Get(client.EventStream().Stream(t.Context(), topics, 1, nil))(t)
 		var got []string
 		for len(got) < len(want) {
 			line := next(t, stream)
@@ -280,18 +279,26 @@ func TestTopicsAreSelected(t *testing.T) {
 		all     = job + ", " + pending + ", " + eval + ", " + alloc
 	)
 	for query, want := range map[string][]string{
-		"":                              {"40 " + node + ", " + all, "40 " + node},
-		"?topic=*":                      {"40 " + node + ", " + all, "40 " + node},
-		"?topic=Job":                    {"40 " + job},
-		"?topic=Job:demo":               {"40 " + job},
-		"?topic=Job:other":              nil,
-		"?topic=Evaluation:demo":        {"40 " + pending + ", " + eval},
-		"?topic=Node":                   {"40 " + node, "40 " + node},
-		"?topic=Node&namespace=prod":    {"40 " + node, "40 " + node}, // it is in none
-		"?topic=Job&topic=Allocation":   {"40 " + job + ", " + alloc},
-		"?topic=*:demo":                 {"40 " + all},
-		"?topic=Service&topic=Operator": nil,
-		"?namespace=prod&topic=Job":     nil,
+		"":                                  {"40 " + node + ", " + all, "40 " + node},
+		"?topic=*":                          {"40 " + node + ", " + all, "40 " + node},
+		"?topic=*:*":                        {"40 " + node + ", " + all, "40 " + node},
+		"?topic=*:":                         {"40 " + node + ", " + all, "40 " + node},
+		"?topic=Allocation&pretty":          {"40 " + alloc},
+		"?topic=Allocation:*":               {"40 " + alloc},
+		"?topic=Allocation:" + allocID:      {"40 " + alloc},
+		"?topic=Allocation:demo":            {"40 " + alloc},
+		"?topic=Allocation:" + allocID[:8]:  nil,
+		"?topic=Allocation:no&topic=*:demo": {"40 " + all},
+		"?topic=Job":                        {"40 " + job},
+		"?topic=Job:demo":                   {"40 " + job},
+		"?topic=Job:other":                  nil,
+		"?topic=Evaluation:demo":            {"40 " + pending + ", " + eval},
+		"?topic=Node":                       {"40 " + node, "40 " + node},
+		"?topic=Node&namespace=prod":        {"40 " + node, "40 " + node}, // it is in none
+		"?topic=Job&topic=Allocation":       {"40 " + job + ", " + alloc},
+		"?topic=*:demo":                     {"40 " + all},
+		"?topic=Service&topic=Operator":     nil,
+		"?namespace=prod&topic=Job":         nil,
 	} {
 		t.Run(query, func(t *testing.T) {
 			log := events.New()

@@ -260,15 +260,14 @@ func TestMachinesVariableEvents(t *testing.T) {
 			m := &askedMachine{&busyMachine{self: newAlloc(t)}, make(chan string, 10)}
 			kept := newVariables(t)
 			conn := dialMachine(t, m, withVariables(kept))
-			_, err := io.WriteString(conn, head("GET", streamPath+query, operator, ""))
-			must.OK(t, err)
+			must.Get(io.WriteString(conn, head("GET", streamPath+query, operator, "")))(t)
 			response := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 			lines := bufio.NewScanner(response.Body)
 			if !lines.Scan() || lines.Text() != "{}" {
 				t.Fatalf("%d, and then %q; want {}", response.StatusCode, lines.Text())
 			}
 			v := &api.Variable{Namespace: "default", Path: "nomad/jobs", Items: api.VariableItems{"k": "hunter2"}}
-			_, _, err = kept.Put(t.Context(), v, nil)
+			_, _, err := kept.Put(t.Context(), v, nil)
 			must.OK(t, err)
 			if got := variableLines(t, lines); len(got) != 1 {
 				t.Errorf("streamed %q, want one event", got)

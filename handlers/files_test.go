@@ -248,20 +248,21 @@ func TestFramesAsJSON(t *testing.T) {
 
 // followLogs asks a server in a bubble for a task's output with follow, and returns the body of the answer and how the
 // server is stopped.
-func followLogs(t *testing.T, frames interfaces.Frames, plain bool) (body io.Reader, stop func()) {
+func followLogs(t *testing.T, frames interfaces.Frames, plain bool, token string,
+	change ...func(*handlers.Config)) (body io.Reader, stop func()) {
 	t.Helper()
 	alloc := quietAlloc(t)
 	alloc.files = func(*interfaces.Reader) interfaces.Files {
 		return &fakeFiles{frames: func() interfaces.Frames { return frames }}
 	}
-	dial, stop := bubbled(t, alloc)
+	dial, stop := bubbled(t, alloc, change...)
 	c := dial()
 	t.Cleanup(func() { c.Close() })
 	target := fsPath + "logs/" + allocID + "?task=server&type=stdout&follow=true"
 	if plain {
 		target += "&plain=true"
 	}
-	go func() { _, _ = io.WriteString(c, head("GET", target, goodToken, "")) }()
+	go func() { _, _ = io.WriteString(c, head("GET", target, token, "")) }()
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("%v, %v", response, err)
@@ -276,7 +277,7 @@ func TestFollowedFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				frames := openFakeFrames()
-				followed, stop := followLogs(t, frames, plain)
+				followed, stop := followLogs(t, frames, plain, goodToken)
 				frames.frames <- &api.StreamFrame{Data: []byte("one\n"), File: "f", Offset: 4}
 				body, want := bufio.NewReader(followed), "one\n"
 				if !plain {
@@ -320,7 +321,7 @@ func TestFollowIsCutShort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				frames := openFakeFrames()
-				body, stop := followLogs(t, endlessFrames{frames}, plain)
+				body, stop := followLogs(t, endlessFrames{frames}, plain, goodToken)
 				stopped := make(chan struct{})
 				go func() { stop(); close(stopped) }()
 				got, err := io.ReadAll(body)
@@ -344,35 +345,21 @@ func TestFollowEndsWithItsToken(t *testing.T) {
 	for name, plain := range map[string]bool{"frames": false, "plain": true} {
 		t.Run(name, func(t *testing.T) {
 			eachMeanwhile(t, func(t *testing.T, authenticator *auth.Authenticator, token string, happens func(), allowed bool) {
-				alloc, frames := quietAlloc(t), openFakeFrames()
-				alloc.files = func(*interfaces.Reader) interfaces.Files {
-					return &fakeFiles{frames: func() interfaces.Frames { return frames }}
-				}
-				dial, stop := bubbled(t, alloc, func(c *handlers.Config) { c.Authenticator = authenticator })
+				frames := openFakeFrames()
+				body, stop := followLogs(t, frames, plain, token, func(c *handlers.Config) { c.Authenticator = authenticator })
 				defer stop()
-				c := dial()
-				defer c.Close()
-				target := fsPath + "logs/" + allocID + "?task=server&type=stdout&follow=true"
-				if plain {
-					target += "&plain=true"
-				}
-				go func() { _, _ = io.WriteString(c, head("GET", target, token, "")) }()
-				response, err := http.ReadResponse(bufio.NewReader(c), nil)
-				if err != nil || response.StatusCode != http.StatusOK {
-					t.Fatalf("%v, %v", response, err)
-				}
 				var got []byte
 				read := make(chan error)
 				go func() {
 					var err error
-					got, err = io.ReadAll(response.Body)
+					got, err = io.ReadAll(body)
 					read <- err
 				}()
 				synctest.Wait()
 				happens()
 				frames.frames <- &api.StreamFrame{Data: []byte("secret\n")}
 				close(frames.frames)
-				err = <-read
+				err := <-read
 				if sent := strings.Contains(string(got), "secret") || strings.Contains(string(got), "c2VjcmV0"); sent != allowed {
 					t.Errorf("the frame was sent: %v, want %v: %q", sent, allowed, got)
 				}

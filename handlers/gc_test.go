@@ -3,7 +3,6 @@ package handlers_test
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"syscall"
 	"testing"
 
@@ -45,17 +44,6 @@ func TestSDKGC(t *testing.T) {
 	wantSDKError(t, s.sdk(t, goodToken).Nodes().GC(otherID, nil), 403, "Permission denied")
 	alloc.collect = func(context.Context) error { return runnerError(apierror.Internal) }
 	wantSDKError(t, client.Nodes().GC(otherID, nil), 500, "internal error")
-}
-
-// TestHeadChangesNothing: GET does something on some routes, and HEAD is GET elsewhere.
-func TestHeadChangesNothing(t *testing.T) {
-	s := newServer(t, newAlloc(t)) // whose Collect is nil
-	for _, path := range []string{gcPath, "/v1/client/gc"} {
-		got := s.do(t, http.MethodHead, path, operator, "")
-		if got.Status != 405 || got.Header.Get("Allow") != "GET, PUT, POST" {
-			t.Errorf("HEAD %s = %d, Allow %q, want 405 with GET, PUT, POST", path, got.Status, got.Header.Get("Allow"))
-		}
-	}
 }
 
 // TestGCIsAudited: also when it comes as a GET.

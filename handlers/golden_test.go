@@ -36,6 +36,7 @@ func TestAnswersAsRecorded(t *testing.T) {
 		"allocation.json":   "/v1/allocation/" + allocID,
 		"allocations.json":  "/v1/allocations?resources=true",
 		"checks.json":       "/v1/client/allocation/" + allocID + "/checks",
+		"stats.json":        "/v1/client/allocation/" + allocID + "/stats",
 		"agent-health.json": "/v1/agent/health",
 	} {
 		t.Run(file, func(t *testing.T) {
@@ -56,8 +57,7 @@ func TestAnswersAsRecorded(t *testing.T) {
 func TestVersions(t *testing.T) {
 	s := newServer(t, newAlloc(t), everyRoute)
 	client := s.sdk(t, operator)
-	self, err := client.Agent().Self()
-	must.OK(t, err)
+	self := must.Get(client.Agent().Self())(t)
 	version := self.Config["Version"].(map[string]any)
 	if self.Member.Tags["build"] != "2.0.6-dev" || version["Version"] != "2.0.6" || version["VersionPrerelease"] != "dev" {
 		t.Errorf("the agent is %+v, %v, want Nomad 2.0.6-dev", self.Member, version)

@@ -301,8 +301,7 @@ func TestUpdatedAllocation(t *testing.T) {
 	}
 	want := map[string]any{"Canary": false, "Healthy": false, "ModifyIndex": 41.0,
 		"Timestamp": "2026-11-21T10:00:00.000000005Z"}
-	encoded, err := allocations.Encode(current)
-	must.OK(t, err)
+	encoded := must.Get(allocations.Encode(current))(t)
 	var whole map[string]any
 	must.OK(t, json.Unmarshal(encoded, &whole))
 	if diff := cmp.Diff(want, whole["DeploymentStatus"]); diff != "" {

@@ -94,8 +94,7 @@ func dialMachine(t *testing.T, m machine.Machine, change ...func(*handlers.Confi
 		f(&config)
 	}
 	path := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", path)
-	must.OK(t, err)
+	listener := must.Get(net.Listen("unix", path))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- handlers.NewMachine(config, m).Serve(ctx, listener, taskSocket) }()
@@ -103,8 +102,7 @@ func dialMachine(t *testing.T, m machine.Machine, change ...func(*handlers.Confi
 		cancel()
 		must.OK(t, <-ended)
 	})
-	conn, err := net.Dial("unix", path)
-	must.OK(t, err)
+	conn := must.Get(net.Dial("unix", path))(t)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -251,8 +249,7 @@ func TestMachineTakesNoSecondToken(t *testing.T) {
 		_, err := io.WriteString(conn, "GET /v1/client/allocation/"+allocID+"/exec?"+query+" HTTP/1.1\r\nHost: x\r\n"+
 			"X-Nomad-Token: "+operator+"\r\n\r\n")
 		must.OK(t, err)
-		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		must.OK(t, err)
+		response := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 		if response.StatusCode != want {
 			t.Errorf("%s: %d, want %d", query, response.StatusCode, want)
 		}
@@ -264,8 +261,7 @@ func TestMachineTakesNoSecondToken(t *testing.T) {
 func TestMachinesSlowReader(t *testing.T) {
 	m := &busyMachine{self: newAlloc(t), closed: make(chan struct{})}
 	conn := m.dial(t)
-	_, err := io.WriteString(conn, "GET /v1/event/stream HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: "+operator+"\r\n\r\n")
-	must.OK(t, err)
+	must.Get(io.WriteString(conn, head("GET", streamPath, operator, "")))(t)
 	const most = 8 << 20
 	last, same := int64(0), 0
 	polltest.Until(func() bool {
@@ -278,8 +274,7 @@ func TestMachinesSlowReader(t *testing.T) {
 	if last > most {
 		t.Errorf("%d bytes were read for a client that reads none", last)
 	}
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	must.OK(t, err)
+	response := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, 1<<20)
 	var index uint64

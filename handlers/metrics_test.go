@@ -65,6 +65,8 @@ func TestMetricsArePrometheus(t *testing.T) {
 	summary, _, err := s.sdk(t, operator).Operator().MetricsSummary(nil)
 	if err != nil || !slices.ContainsFunc(summary.Gauges, func(g api.GaugeValue) bool {
 		return g.Name == "nomad.client.allocs.memory.rss" && g.DisplayLabels["task"] == "new\nline } 1"
+	}) || !slices.ContainsFunc(summary.Counters, func(c api.SampledValue) bool {
+		return c.Name == "taskapi_x_total" && c.Count == 3
 	}) {
 		t.Errorf("as JSON: %+v, %v", summary, err)
 	}

@@ -148,7 +148,9 @@ func TestSDKNodePools(t *testing.T) {
 func TestSDKTokens(t *testing.T) {
 	tokens := newServer(t, newAlloc(t)).sdk(t, operator).ACLTokens()
 	self, _, err := tokens.Self(nil)
-	must.OK(t, err)
+	if err != nil || self.Type != "management" || self.AccessorID != "jti-1" || self.SecretID != "" {
+		t.Fatalf("self = %+v, %v", self, err)
+	}
 	if one, _, err := tokens.Info(self.AccessorID, nil); err != nil || !cmp.Equal(one, self) {
 		t.Errorf("info = %+v, %v; want %+v", one, err, self)
 	}

@@ -229,36 +229,6 @@ func TestBeforeRouting(t *testing.T) {
 	}
 }
 
-// TestEveryRouteRefuses walks the table with what must not get through, each with every method of the route.
-func TestEveryRouteRefuses(t *testing.T) {
-	s := newServer(t, newAlloc(t)) // no action is expected to be called
-	for _, entry := range handlers.AllRoutes() {
-		for _, method := range entry.Methods {
-			for token, want := range map[string]reply{
-				"":        {Status: 401, Body: "Unauthorized"},
-				"garbage": {Status: 403, Body: "Forbidden"},
-				poorToken: {Status: 403, Body: "Permission denied"},
-			} {
-				if token == poorToken && entry.AnyOf == auth.CapabilitySet(auth.Authenticated) {
-					continue
-				}
-				got := s.do(t, method, target(entry, allocID), token, anyBody)
-				if got.Status != want.Status || method != http.MethodHead && got.Body != want.Body {
-					t.Errorf("%s %s with %q = %d %q, want %d %q", method, entry.Pattern, token, got.Status, got.Body,
-						want.Status, want.Body)
-				}
-			}
-			if !strings.Contains(entry.Pattern, "{alloc}") || entry.Answer == route.Absent {
-				continue
-			}
-			got := s.do(t, method, target(entry, otherID), operator, anyBody)
-			if got.Status != http.StatusNotFound {
-				t.Errorf("%s %s of another allocation = %d %q, want 404", method, entry.Pattern, got.Status, got.Body)
-			}
-		}
-	}
-}
-
 // TestAudit: what changes something is recorded, done or not, and so is a want of capability; reads are not, and
 // refusals of the authenticator are for it to record.
 func TestAudit(t *testing.T) {

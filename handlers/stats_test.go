@@ -1,7 +1,6 @@
 package handlers_test
 
 import (
-	"encoding/json"
 	"net/http"
 	"testing"
 
@@ -31,15 +30,6 @@ func TestSDKStats(t *testing.T) {
 	}
 	_, err = client.Allocations().Stats(alloc.snapshot(), &api.QueryOptions{Params: map[string]string{"task": "nope"}})
 	wantSDKError(t, err, http.StatusNotFound, "Task not found")
-}
-
-// TestStatsAsRecorded holds the answer against a Nomad agent's.
-func TestStatsAsRecorded(t *testing.T) {
-	got := newServer(t, newAlloc(t)).do(t, http.MethodGet, "/v1/client/allocation/"+allocID+"/stats", goodToken, "")
-	want, _ := json.Marshal(recorded[any](t, "stats.json"))
-	if diff := cmp.Diff(tree(t, string(want)), tree(t, got.Body)); diff != "" {
-		t.Errorf("-recorded +ours\n%s", diff)
-	}
 }
 
 // TestStatsOfNothing: a task that has never run is not in the answer, whose maps and lists are there all the same.

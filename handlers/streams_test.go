@@ -27,8 +27,7 @@ import (
 func openStream(t *testing.T, c net.Conn) *http.Response {
 	t.Helper()
 	go func() { _, _ = io.WriteString(c, head("GET", streamPath, goodToken, "")) }()
-	response := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
-	return response
+	return must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 }
 
 const (
@@ -112,35 +111,6 @@ func TestStreamWithoutAReader(t *testing.T) {
 		time.Sleep(31 * time.Minute)
 		if text, err := io.ReadAll(c); err != nil || len(text) > 64<<10 {
 			t.Errorf("after half an hour: %d bytes, %v; want the connection closed", len(text), err)
-		}
-	})
-}
-
-// TestStreamsAreCounted: one socket has 64 at most, and a place is free when its stream has ended.
-func TestStreamsAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dial, stop := bubbled(t, newAlloc(t), streaming(events.New()))
-		defer stop()
-		var open []net.Conn
-		for range 64 {
-			c := dial()
-			defer c.Close()
-			if response := openStream(t, c); response.StatusCode != 200 {
-				t.Fatalf("stream %d = %d", len(open), response.StatusCode)
-			}
-			open = append(open, c)
-		}
-		c := dial()
-		defer c.Close()
-		response := openStream(t, c)
-		if got := readReply(t, response); got.Status != 429 ||
-			got.Body != "64 streams are open on this socket, and no more are possible" {
-			t.Errorf("one more = %d %q, want 429", got.Status, got.Body)
-		}
-		_ = open[0].Close()
-		synctest.Wait()
-		if response := openStream(t, c); response.StatusCode != 200 {
-			t.Errorf("after one has ended = %d, want 200", response.StatusCode)
 		}
 	})
 }

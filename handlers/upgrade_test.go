@@ -46,6 +46,20 @@ func echo(_ context.Context, w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
+// onRealSocket serves a task's API on a socket of package socket, until stop is called or the test ends.
+func onRealSocket(t *testing.T, config handlers.Server) (listener *socket.Listener, stop func(), ended <-chan error) {
+	t.Helper()
+	listener = must.Get(socket.Listen(socket.Config{Path: must.ShortDir(t) + "/api.sock", UID: -1, GID: -1}))(t)
+	config.PeerOf = func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil }
+	api := handlers.NewWithTestRoutes(handlers.Config{Server: config})
+	owner := taskSocket
+	owner.UID = uint32(os.Geteuid())
+	ctx, stop := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- api.Serve(ctx, listener, owner) }()
+	return listener, stop, result
+}
+
 // TestWebsocket: a real one, over a real socket, whose place is the connection's until the end.
 func TestWebsocket(t *testing.T) {
 	alloc := newAlloc(t)
@@ -68,22 +82,12 @@ func TestWebsocket(t *testing.T) {
 		return nil
 	}
 	authenticator, sign := realAuthenticator(t)
-	log := new(syncBuffer)
-	dir := must.ShortDir(t)
-	path := dir + "/api.sock"
-	listener := must.Get(socket.Listen(socket.Config{Path: path, UID: -1, GID: -1}))(t)
-	audited := new(server)
-	a := handlers.NewWithTestRoutes(handlers.Config{Server: handlers.Server{
-		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log,
-			nil)), Auditor: audited,
-		PeerOf: func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil },
-	}})
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended := make(chan error, 1)
-	owner := taskSocket
-	owner.UID = uint32(os.Geteuid())
-	go func() { ended <- a.Serve(ctx, listener, owner) }()
+	log, audited := new(syncBuffer), new(server)
+	listener, stop, ended := onRealSocket(t, handlers.Server{
+		Authenticator: authenticator, Allocs: allocs{alloc}, Auditor: audited,
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	path := listener.Addr().String()
 
 	dial := func(token string) (*websocket.Conn, int) {
 		t.Helper()
@@ -249,18 +253,18 @@ func TestRawIsDecidedAgain(t *testing.T) {
 	})
 }
 
-// TestUpgradedAreCountedWithStreams: both last, and both take of the socket's 64.
+// TestUpgradedAreCountedWithStreams: both last, and both take of the socket's 64. A place is free when what took it has
+// ended.
 func TestUpgradedAreCountedWithStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := newAlloc(t)
 		alloc.upgrade = echo
 		dial, stop := bubbled(t, alloc, streaming(events.New()))
 		defer stop()
-		ask := func(path string) (net.Conn, int) {
+		ask := func(path string) (net.Conn, *http.Response) {
 			c := dial()
 			go func() { _, _ = io.WriteString(c, head("GET", path, goodToken, "")) }()
-			response := must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
-			return c, response.StatusCode
+			return c, must.Get(http.ReadResponse(bufio.NewReader(c), nil))(t)
 		}
 		var open []net.Conn
 		for i := range 64 {
@@ -270,24 +274,27 @@ func TestUpgradedAreCountedWithStreams(t *testing.T) {
 			}
 			c, got := ask(path)
 			defer c.Close()
-			if got != want {
-				t.Fatalf("number %d = %d, want %d", i, got, want)
+			if got.StatusCode != want {
+				t.Fatalf("number %d = %d, want %d", i, got.StatusCode, want)
 			}
 			open = append(open, c)
 		}
 		for _, path := range []string{streamPath, upgradePath} {
-			c, got := ask(path)
+			c, response := ask(path)
 			defer c.Close()
-			if got != http.StatusTooManyRequests {
-				t.Errorf("one more, %s = %d, want 429", path, got)
+			if got := readReply(t, response); got.Status != http.StatusTooManyRequests ||
+				got.Body != "64 streams are open on this socket, and no more are possible" {
+				t.Errorf("one more, %s = %d %q, want 429", path, got.Status, got.Body)
 			}
 		}
-		_ = open[0].Close()
-		synctest.Wait()
-		c, got := ask(upgradePath)
-		defer c.Close()
-		if got != http.StatusSwitchingProtocols {
-			t.Errorf("after one has ended = %d, want 101", got)
+		for i, want := range []int{http.StatusSwitchingProtocols, http.StatusOK} {
+			_ = open[i].Close() // the first is upgraded, the second streams
+			synctest.Wait()
+			c, got := ask([]string{upgradePath, streamPath}[i])
+			defer c.Close()
+			if got.StatusCode != want {
+				t.Errorf("after one has ended = %d, want %d", got.StatusCode, want)
+			}
 		}
 	})
 }
@@ -345,22 +352,12 @@ func TestWriteAfterAnUpgrade(t *testing.T) {
 		return err
 	}
 	authenticator, sign := realAuthenticator(t)
-	dir := must.ShortDir(t)
-	listener := must.Get(socket.Listen(socket.Config{Path: dir + "/api.sock", UID: -1, GID: -1}))(t)
-	a := handlers.NewWithTestRoutes(handlers.Config{Server: handlers.Server{
-		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: slog.New(slog.DiscardHandler),
-		PeerOf: func(c net.Conn) (auth.Peer, error) { return c.(*socket.Conn).Peer(), nil },
-	}})
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended := make(chan error, 1)
-	owner := taskSocket
-	owner.UID = uint32(os.Geteuid())
-	go func() { ended <- a.Serve(ctx, listener, owner) }()
-	client := must.Get(socket.Dial(ctx, dir+"/api.sock"))(t)
+	listener, stop, ended := onRealSocket(t, handlers.Server{
+		Authenticator: authenticator, Allocs: allocs{alloc}, Logger: discard(),
+	})
+	client := must.Get(socket.Dial(t.Context(), listener.Addr().String()))(t)
 	defer client.Close()
-	must.Get(io.WriteString(client, "GET "+upgradePath+" HTTP/1.1\r\nHost: local\r\nX-Nomad-Token: "+
-		sign(func(*identity.Claims) {})+"\r\n\r\n"))(t)
+	must.Get(io.WriteString(client, laneHead(upgradePath, sign(func(*identity.Claims) {}))))(t)
 	conn := <-taken
 	_, _ = io.Copy(io.Discard, client) // its end: the handler has returned
 	stop()
