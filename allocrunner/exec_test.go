@@ -163,9 +163,7 @@ func TestExecWithATerminal(t *testing.T) {
 	if exit, err := s.Wait(); err != nil || exit.ExitCode != 5 || strings.TrimSpace(string(out)) != "left half a line" {
 		t.Errorf("%q, %+v, %v", out, exit, err)
 	}
-	if _, err := s.Stdin().Write([]byte("x")); err == nil {
-		t.Error("input after its end")
-	}
+	same.Fails(t, same.Err(s.Stdin().Write([]byte("x"))), "input after its end")
 }
 
 // TestExecErrors come before anything runs, and each says what is wrong.
@@ -233,9 +231,7 @@ func TestExecClose(t *testing.T) {
 	program := proctest.ReadPID(t, bufio.NewReader(s.Stdout()))
 	cancel()
 	gonePID(t, program)
-	if _, err := s.Wait(); err == nil {
-		t.Error("no error though its context ended")
-	}
+	same.Fails(t, same.Err(s.Wait()), "no error though its context ended")
 }
 
 // TestExecEndsWithTheTask, and with the runner.

@@ -67,9 +67,7 @@ func TestADoneHookIsNotCalledAgain(t *testing.T) {
 			}
 			r = begin(t, cfg)
 			r.restartTask("main")
-			if got := strings.Fields(r.untilLines("main/local/given", 3)); !slices.Equal(got, c.want) {
-				t.Errorf("the starts were given %v, want %v", got, c.want)
-			}
+			same.As(t, c.want, strings.Fields(r.untilLines("main/local/given", 3)), "the starts were given")
 		})
 	}
 }

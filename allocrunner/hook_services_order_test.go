@@ -355,16 +355,12 @@ func TestServicesThatAreSetUpLate(t *testing.T) {
 			if !started {
 				prestart()
 			}
-			if got, want := provider.Names(), []string{"group", "group2", "task", "task2"}; !slices.Equal(got, want) {
-				t.Errorf("known %q, want %q", got, want)
-			}
+			same.As(t, []string{"group", "group2", "task", "task2"}, provider.Names(), "known")
 			if got := provider.Took(); slices.Contains(got, "-group") || slices.Contains(got, "-task") {
 				t.Errorf("what runs has left: %q", got)
 			}
 			do("Update") // as every other
-			if got, want := provider.Names(), []string{"group", "group3", "task", "task3"}; !slices.Equal(got, want) {
-				t.Errorf("known %q, want %q", got, want)
-			}
+			same.As(t, []string{"group", "group3", "task", "task3"}, provider.Names(), "known")
 			time.Sleep(2 * time.Hour) // of the bubble: longer than the interval
 			results, _ := next.hook.results()
 			if len(results) != 4 {
@@ -376,9 +372,7 @@ func TestServicesThatAreSetUpLate(t *testing.T) {
 				}
 			}
 			do("PreKill")
-			if got, want := provider.Names(), []string{"task", "task3"}; !slices.Equal(got, want) {
-				t.Errorf("known %q while the task is killed, want %q", got, want)
-			}
+			same.As(t, []string{"task", "task3"}, provider.Names(), "known")
 		})
 	}
 }
@@ -422,11 +416,7 @@ func TestAKillBeforeTheHooksOfARunningTask(t *testing.T) {
 		after["kill"], resume} {
 		must.OK(t, step())
 	}
-	if got, want := provider.Names(), []string{"group", "group1"}; !slices.Equal(got, want) {
-		t.Errorf("known %q, want %q", got, want)
-	}
+	same.As(t, []string{"group", "group1"}, provider.Names(), "known")
 	must.OK(t, errors.Join(after["exit"](), after["start"]()))
-	if got, want := provider.Names(), []string{"group", "group1", "task", "task1"}; !slices.Equal(got, want) {
-		t.Errorf("after the next start known %q, want %q", got, want)
-	}
+	same.As(t, []string{"group", "group1", "task", "task1"}, provider.Names(), "after the next start known")
 }

@@ -283,9 +283,7 @@ func TestTasksSeeTheirEnvironment(t *testing.T) {
 	}))
 	must.OK(t, r.end())
 	port := r.runner.Alloc().AllocatedResources.Shared.Ports[0].Value
-	if got, want := r.untilFile("main/local/out"), fmt.Sprintf("/bin/sh %d hello main", port); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	same.As(t, fmt.Sprintf("/bin/sh %d hello main", port), r.untilFile("main/local/out"))
 }
 
 type refusing struct{}

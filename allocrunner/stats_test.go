@@ -160,7 +160,5 @@ func TestStatsAfterTheKeeperWasKilled(t *testing.T) {
 // TestStatsInterval refuses what would be a tight loop.
 func TestStatsInterval(t *testing.T) {
 	r := run(t, "service", shell("a", `exec sleep 1000`))
-	if _, err := r.runner.Stats(t.Context(), 0); err == nil {
-		t.Error("an interval of 0 is taken")
-	}
+	same.Fails(t, same.Err(r.runner.Stats(t.Context(), 0)), "an interval of 0 is taken")
 }

@@ -141,9 +141,7 @@ func TestWhatIsCompleteIsNotFetchedAgain(t *testing.T) {
 		t.Error(err)
 	}
 	want := []string{"/a?q=value-value", "/b?token=value", "/b?token=value"}
-	if got := s.requests(); !slices.Equal(got, want) {
-		t.Errorf("asked for %q, want %q", got, want)
-	}
+	same.As(t, want, s.requests(), "asked for")
 	for file, want := range map[string]string{"alloc/value/a": "/a", "t/local/c": "/b"} {
 		if got, err := os.ReadFile(filepath.Join(run.req.Dir.AllocDir, file)); string(got) != want || err != nil {
 			t.Errorf("%s is %q, %v", file, got, err)
@@ -198,9 +196,7 @@ func TestAnotherVersionOfTheJob(t *testing.T) {
 	version(false)
 	version(false, file("/new", "file"))
 	want := []string{"/both", "/new", "/new", "/none", "/old", "/old"}
-	if got := s.requests(); !slices.Equal(got, want) {
-		t.Errorf("asked for %q, want %q", got, want)
-	}
+	same.As(t, want, s.requests(), "asked for")
 	same.As(t, 3, synced, "times that something was forgotten, on the disk")
 }
 

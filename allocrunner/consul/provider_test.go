@@ -20,6 +20,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 // TestRegistration has all that Nomad's has, and a mark.
@@ -57,9 +58,7 @@ func TestRegistration(t *testing.T) {
 			t.Errorf("check %d: %+v", n, got)
 		}
 	}
-	if got, err := p.Registered(t.Context(), p.alloc); err != nil || !slices.Equal(got, []string{in.ID}) {
-		t.Errorf("registered: %v, %v", got, err)
-	}
+	same.As(t, []string{in.ID}, must.Get(p.Registered(t.Context(), p.alloc))(t), "registered")
 	must.OK(t, p.Deregister(t.Context(), []string{in.ID, "_nomad-task-none"}))
 	if e.service(in.ID) != nil {
 		t.Error("it is there when Deregister has returned")

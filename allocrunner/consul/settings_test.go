@@ -60,9 +60,7 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", address, err, want)
 		}
 	}
-	if err := (consul.Settings{Address: "h:1", CertFile: "c"}).Check(); err == nil {
-		t.Error("a certificate without a key")
-	}
+	same.Fails(t, (consul.Settings{Address: "h:1", CertFile: "c"}).Check(), "a certificate without a key")
 	must.OK(t, (consul.Settings{}).Check())
 }
 

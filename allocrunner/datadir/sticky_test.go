@@ -143,9 +143,7 @@ func TestTakeStickyAgain(t *testing.T) {
 	must.OK(t, errors.Join(l.State().Put(interfaces.Saved{Alloc: saved, Terminal: true}), l.Close()))
 	next := stickyAlloc("web", true, 0)
 	must.OK(t, d.take(t, d.lock(t, next, d.store), next))
-	if d.passed(next) != "data" {
-		t.Error("after a start that failed, the next allocation has no data")
-	}
+	same.As(t, "data", d.passed(next), "after a start that failed, the next allocation has no data")
 }
 
 // TestTakeStickyWaits for the process of the ended allocation, which is about to exit.
@@ -160,9 +158,7 @@ func TestTakeStickyWaits(t *testing.T) {
 	go func() { done <- d.TakeSticky(t.Context(), l, next, d.store, time.Minute) }()
 	must.OK(t, ending.Close())
 	must.OK(t, <-done)
-	if d.passed(next) != "data" {
-		t.Error("the next allocation has no data")
-	}
+	same.As(t, "data", d.passed(next), "the next allocation has no data")
 }
 
 // TestTakeStickyUnread: no allocation begins while another one may have its data, and nobody can read which they are.

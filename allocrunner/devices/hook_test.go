@@ -147,9 +147,7 @@ func TestRace(t *testing.T) {
 		all = append(all, has(a)...)
 	}
 	slices.Sort(all)
-	if !slices.Equal(all, []string{"GPU-0", "GPU-1"}) {
-		t.Errorf("given: %v", all)
-	}
+	same.As(t, []string{"GPU-0", "GPU-1"}, all, "given")
 }
 
 // TestCores are given as long as there are any.

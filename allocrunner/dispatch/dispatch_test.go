@@ -12,6 +12,7 @@ import (
 
 	"taskapi/allocrunner/dispatch"
 	"taskapi/allocrunner/interfaces"
+	"taskapi/internal/must"
 	"taskapi/internal/same"
 )
 
@@ -83,9 +84,7 @@ func TestDispatched(t *testing.T) {
 	if m := child.Meta; len(m) != 3 || m["a"] != "2" || m["b"] != "3" || m["fixed"] != "f" {
 		t.Errorf("meta %v", m)
 	}
-	if payload, err := dispatch.Payload(child); err != nil || string(payload) != "hello" {
-		t.Errorf("payload %q, %v", payload, err)
-	}
+	same.As(t, "hello", string(must.Get(dispatch.Payload(child))(t)), "payload")
 	if len(of.Meta) != 2 || of.Meta["a"] != "1" || *of.Priority != 50 || *of.ID != "p" {
 		t.Errorf("the parent has changed: %+v", of)
 	}

@@ -130,9 +130,7 @@ func TestMetadataIsBounded(t *testing.T) {
 			t.Errorf("%s: %.400v, want %s", name, err, c.want)
 		}
 	}
-	if got, err := m.Read(t.Context()); err != nil || !maps.Equal(got, map[string]string{"kept": "yes"}) {
-		t.Errorf("afterwards there is %v, %v", got, err)
-	}
+	same.As(t, map[string]string{"kept": "yes"}, must.Get(m.Read(t.Context()))(t), "afterwards there is")
 }
 
 // TestDamagedMetadata: an error names the entry.

@@ -64,9 +64,7 @@ func TestManyReaders(t *testing.T) {
 	h := hoststats.New(os.TempDir())
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := h.Stats(gone); err == nil {
-		t.Error("a caller that has gone gets an answer")
-	}
+	same.Fails(t, same.Err2(h.Stats(gone)), "a caller that has gone gets an answer")
 	end := time.Now().Add(400 * time.Millisecond) // a sample serves for half a second from when it is there
 	first, _, err := h.Stats(t.Context())
 	must.OK(t, err)

@@ -69,9 +69,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	small.Empty()
 	put(t, open(t, path), interfaces.Saved{Alloc: alloc("a", 1)})
-	if _, err := os.Stat(path + ".new"); err == nil {
-		t.Error("a draft is left")
-	}
+	same.Fails(t, same.Err(os.Stat(path+".new")), "a draft is left")
 }
 
 // TestSizeLimit: a write is refused when the file would grow, before its pages are written, and in the middle of a

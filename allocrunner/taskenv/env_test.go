@@ -142,9 +142,7 @@ func TestOptionalMetaOfADispatch(t *testing.T) {
 	cfg.Alloc.Job.Meta = map[string]string{"format": "pdf"}
 	e := taskenv.New(cfg)
 	const text = "${NOMAD_META_note}|${NOMAD_META_NOTE}|${meta.note}|${NOMAD_META_format}|${NOMAD_META_team}"
-	if got, want := e.ReplaceEnv(text), "|||pdf|blue"; got != want {
-		t.Errorf("%s is %q, want %q", text, got, want)
-	}
+	same.As(t, "|||pdf|blue", e.ReplaceEnv(text), text, " is")
 	cfg.Alloc.Job.Dispatched = false
 	if got, want := taskenv.New(cfg).ReplaceEnv("${NOMAD_META_note}"), "${NOMAD_META_note}"; got != want {
 		t.Errorf("a job that was not dispatched has %q for an optional key, want %q", got, want)
@@ -191,9 +189,7 @@ func TestEnvironmentOfTheAllocation(t *testing.T) {
 	cfg.Task = nil
 	env := taskenv.New(cfg)
 	const in = "${NOMAD_ALLOC_INDEX} ${NOMAD_GROUP_NAME} ${NOMAD_META_k} ${NOMAD_PORT_http} ${NOMAD_TASK_NAME} ${HOME}"
-	if got, want := env.ReplaceEnv(in), "0 g v 20530 ${NOMAD_TASK_NAME} ${HOME}"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	same.As(t, "0 g v 20530 ${NOMAD_TASK_NAME} ${HOME}", env.ReplaceEnv(in))
 }
 
 // varsOf returns the variables by their names.

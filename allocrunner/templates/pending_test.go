@@ -10,6 +10,7 @@ import (
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/disktest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // never is a splay that no test waits for: its random part is below a minute once in a million times.
@@ -140,9 +141,7 @@ func TestFullDisk(t *testing.T) {
 			r.untilEvent(words)
 			r.untilEvent("no space left on device")
 			r.untilFile("local/x", "1")
-			if _, err := os.Stat(r.path("local/hup")); err == nil {
-				t.Error("it acted on a file that was not written")
-			}
+			same.Fails(t, same.Err(os.Stat(r.path("local/hup"))), "it acted on a file that was not written")
 			small.Empty()
 			r.untilFile("local/x", "2")
 			r.untilFile("local/hup", "hup\n")

@@ -211,9 +211,7 @@ func TestLogin(t *testing.T) {
 			t.Error("a restart has another token")
 		}
 		f.stop(token)
-		if f.vault.Good() != 0 {
-			t.Error("the token is good after the end of the task")
-		}
+		same.As(t, 0, f.vault.Good(), "the token is good after the end of the task")
 		f.want()
 	})
 }
@@ -227,9 +225,7 @@ func TestBlock(t *testing.T) {
 		if env := f.start(t.Context(), false); len(env) > 0 {
 			t.Errorf("the environment has %v", env)
 		}
-		if _, err := os.Stat(filepath.Join(f.dir, "secrets/vault_token")); err == nil {
-			t.Error("there is a file")
-		}
+		same.Fails(t, same.Err(os.Stat(filepath.Join(f.dir, "secrets/vault_token"))), "there is a file")
 		if claims, _ := f.vault.Logins(); claims[0]["ttl"] != "1m0s" {
 			t.Errorf("it logged in as %v", claims)
 		}
@@ -417,13 +413,9 @@ func TestTokenFile(t *testing.T) {
 	if !polltest.Until(func() bool { return slices.Equal(f.done(), []string{"signal SIGHUP"}) }) {
 		t.Fatalf("the hook did %q", f.done())
 	}
-	if f.read("secrets/vault_token") != second {
-		t.Error("the file has another token")
-	}
+	same.As(t, second, f.read("secrets/vault_token"), "the file has another token")
 	f.stop(first, second)
-	if f.vault.Good() != 2 {
-		t.Error("a token of the operator's was revoked")
-	}
+	same.As(t, 2, f.vault.Good(), "a token of the operator's was revoked")
 }
 
 // TestFollow reads, lists and writes, also by the paths that people write for stores with versions.
@@ -547,9 +539,7 @@ func TestCertificates(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		f.vault.Away(true)
 		answers, end = f.followFrom(q, "cert = \"\"\""+second+"\"\"\"\n")
-		if <-answers != second {
-			t.Error("the file's certificate does not stay")
-		}
+		same.As(t, second, <-answers, "the file's certificate does not stay")
 		time.AfterFunc(time.Hour, func() { f.vault.Away(false) })
 		third := <-answers
 		wantAfter(begun, 9*time.Hour)

@@ -28,9 +28,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	for _, v := range list {
-		if again, err := volumes.Parse(v.String()); err != nil || again != v {
-			t.Errorf("%q is read as %+v, %v", v, again, err)
-		}
+		same.As(t, v, must.Get(volumes.Parse(v.String()))(t))
 	}
 	for text, words := range map[string]string{
 		"data": "must be NAME=PATH", "=/x": "name", "a/b=/x": "name", "a[x]=/x": "name", "a=x": "must be absolute",
@@ -38,9 +36,7 @@ func TestParse(t *testing.T) {
 	} {
 		same.Says(t, nil, words, same.Err(volumes.Parse(text)), text)
 	}
-	if _, err := volumes.ParseAll([]string{"a=/x", "a=/y"}); err == nil {
-		t.Error("one name for two volumes")
-	}
+	same.Fails(t, same.Err(volumes.ParseAll([]string{"a=/x", "a=/y"})), "one name for two volumes")
 }
 
 func TestFind(t *testing.T) {

@@ -41,7 +41,18 @@ func Says(tb TB, want error, words string, got error, what ...any) {
 	}
 }
 
+// Fails reports an error of the test if there is none. what says of what.
+func Fails(tb TB, got error, what ...any) {
+	tb.Helper()
+	if got == nil {
+		tb.Errorf("%s: there is no error", fmt.Sprint(what...))
+	}
+}
+
 var errAny = errors.New("an error")
 
 // Err is the error of a call that returns something beside it.
 func Err[T any](_ T, err error) error { return err }
+
+// Err2 is the error of a call that returns two things beside it.
+func Err2[T, U any](_ T, _ U, err error) error { return err }

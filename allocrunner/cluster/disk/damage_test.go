@@ -20,6 +20,7 @@ import (
 	"taskapi/internal/must"
 	"taskapi/internal/privatefile"
 	"taskapi/internal/safedir"
+	"taskapi/internal/same"
 )
 
 const headerSize = 128
@@ -266,9 +267,7 @@ func TestUnsafePlaces(t *testing.T) {
 			}
 		})
 	}
-	if data, err := os.ReadFile(target); err != nil || string(data) != "precious" {
-		t.Errorf("the target of the links has %q, %v", data, err)
-	}
+	same.As(t, "precious", string(must.Get(os.ReadFile(target))(t)), "the target of the links has")
 }
 
 // TestUnfinishedRewriting: a crash while the log is rewritten, before or after the new log gets its name, does no harm.

@@ -496,9 +496,7 @@ func TestAway(t *testing.T) {
 			cluster.ErrUnavailable) {
 			t.Errorf("commit: %v", err)
 		}
-		if _, _, err := far.Get(t.Context(), "k"); !errors.Is(err, cluster.ErrUnavailable) {
-			t.Errorf("get: %v", err)
-		}
+		same.Error(t, cluster.ErrUnavailable, same.Err2(far.Get(t.Context(), "k")), "get")
 		page := clustertest.List(t, far, cluster.Span{Prefix: "k", Local: true})
 		if len(page.Entries) != 1 || string(page.Entries[0].Value) != "v" {
 			t.Errorf("the local entries are %v", page.Entries)

@@ -224,7 +224,5 @@ func TestForeignEntries(t *testing.T) {
 	if found, _ := statuses(t, fleet.New(store)); len(found) != 1 {
 		t.Error(found)
 	}
-	if _, err := fleet.New(store).Allocation(t.Context(), "a1"); err == nil {
-		t.Error("an entry that is no JSON was read")
-	}
+	same.Fails(t, same.Err(fleet.New(store).Allocation(t.Context(), "a1")), "an entry that is no JSON was read")
 }

@@ -78,9 +78,7 @@ func TestFeed(t *testing.T) {
 			for _, c := range changes {
 				got = append(got, fmt.Sprintf("%s %d %t", c.Value().ServiceName, c.Value().Port, c.Gone))
 			}
-			if !slices.Equal(got, want) {
-				t.Errorf("reported %q, want %q", got, want)
-			}
+			same.As(t, want, got, "reported")
 		}
 		want()
 		register(t, f.one, instance(one, "web", 80))

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/cluster/clustertest"
+	"taskapi/internal/same"
 )
 
 // TestOpenTouchesNothing: every kind opens, makes no file before its first use, and keeps an entry.
@@ -14,9 +15,7 @@ func TestOpenTouchesNothing(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "cluster")
 		store := Open(kind, dir)
 		t.Cleanup(func() { store.Close() })
-		if _, err := os.Lstat(dir); err == nil {
-			t.Errorf("%s: Open has made %s", kind, dir)
-		}
+		same.Fails(t, same.Err(os.Lstat(dir)), kind, ": Open has made ", dir)
 		clustertest.Put(t, store, "key", "value")
 		if e := clustertest.Get(t, store, "key"); string(e.Value) != "value" {
 			t.Errorf("%s: %q", kind, e.Value)

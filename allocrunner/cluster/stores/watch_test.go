@@ -12,6 +12,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/clustertest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // watched is what a Watch has returned.
@@ -206,9 +207,7 @@ func testLeaseOutlives(t *testing.T, open opener) {
 	lease.Close()
 	wantEntry(t, b, "k", "", 0, 0)
 	wantChanges(t, <-gone, i+1, "k")
-	if _, err := a.Hold(context.Background(), "alloc"); err == nil {
-		t.Error("a closed store has given a lease")
-	}
+	same.Fails(t, same.Err(a.Hold(context.Background(), "alloc")), "a closed store has given a lease")
 }
 
 // testFeed: a feed of the heads of values has what other processes change while somebody reads, and, for the next

@@ -2,7 +2,6 @@ package variables_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +11,7 @@ import (
 
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestFeed: a reader gets each change of the variables of all namespaces once, with the metadata: writes, both ends of
@@ -44,9 +44,7 @@ func TestFeed(t *testing.T) {
 				}
 				got = append(got, line)
 			}
-			if !slices.Equal(got, want) {
-				t.Errorf("reported %q, want %q", got, want)
-			}
+			same.As(t, want, got, "reported")
 		}
 		want()
 		made := f.put("a", "k", strings.Repeat("secret", 1000))

@@ -10,6 +10,7 @@ import (
 	"taskapi/allocrunner/cluster"
 	"taskapi/allocrunner/cluster/variables"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // sharedStore is a store of several machines.
@@ -55,12 +56,8 @@ func TestLocksOfSeveralMachines(t *testing.T) {
 		if waited := time.Since(died); waited < 25*time.Second || waited > 28*time.Second {
 			t.Errorf("another machine got the lock after %v", waited)
 		}
-		if err := a.renew(id); err == nil {
-			t.Error("the first machine renews what it has lost")
-		}
-		if err := c.write("", "w"); err == nil {
-			t.Error("a machine writes without the lock")
-		}
+		same.Fails(t, a.renew(id), "the first machine renews what it has lost")
+		same.Fails(t, c.write("", "w"), "a machine writes without the lock")
 	})
 }
 

@@ -251,9 +251,7 @@ func TestSealed(t *testing.T) {
 		}
 	}
 	other := &fixture{variables.New(variables.Config{Store: f.store, Sealer: newSealer(t)}), t, f.store, nil}
-	if _, _, err := other.Read(t.Context(), ns, "a"); !errors.Is(err, identity.ErrForeignSeal) {
-		t.Errorf("with another key: %v", err)
-	}
+	same.Error(t, identity.ErrForeignSeal, same.Err2(other.Read(t.Context(), ns, "a")), "with another key")
 }
 
 // TestDamage: a damaged variable can't be read, but can be written and deleted, and no list fails for it.
@@ -320,16 +318,12 @@ func TestFull(t *testing.T) {
 
 	t.Run("damaged", func(t *testing.T) { // it is counted again
 		f.plant("usage/vars", []byte("no JSON"))
-		if _, _, err := f.Put(t.Context(), variable("more", "k", big), nil); err != nil {
-			t.Error(err)
-		}
+		same.Error(t, nil, same.Err2(f.Put(t.Context(), variable("more", "k", big), nil)))
 		if _, _, err := f.Put(t.Context(), variable("more2", "k", big), nil); err != nil &&
 			!errors.Is(err, variables.ErrFull) {
 			t.Error(err)
 		}
-		if _, _, err := f.Put(t.Context(), variable("more3", "k", big), nil); !errors.Is(err, variables.ErrFull) {
-			t.Errorf("after a recount: %v, want it full", err)
-		}
+		same.Error(t, variables.ErrFull, same.Err2(f.Put(t.Context(), variable("more3", "k", big), nil)), "after a recount")
 	})
 }
 
@@ -357,9 +351,7 @@ func TestTasksLeaveRoom(t *testing.T) {
 		t.Errorf("a task's lock: %v", err)
 	}
 	for path, value := range map[string]string{"task/0": big, "task/1": "small"} {
-		if _, _, err := tasks(0).Put(t.Context(), variable(path, "k", value), nil); err != nil {
-			t.Errorf("written again: %v", err)
-		}
+		same.Error(t, nil, same.Err2(tasks(0).Put(t.Context(), variable(path, "k", value), nil)), "written again")
 	}
 	if got, of := fill(operator, "operator", big), variables.MaxBytes/variables.MaxItems; got < of/5 {
 		t.Errorf("the operator has written %d of %d variables of the largest size", got, of)

@@ -185,13 +185,9 @@ func TestSomethingInTheWay(t *testing.T) {
 func TestBadNames(t *testing.T) {
 	dir := newAlloc(t)
 	for _, task := range []string{"", ".", "..", "alloc", "a/b", "../x"} {
-		if _, err := allocdir.BuildTask(dir, task, self()); err == nil {
-			t.Errorf("BuildTask made a directory for %q", task)
-		}
+		same.Fails(t, same.Err(allocdir.BuildTask(dir, task, self())), "BuildTask made a directory for ", task)
 	}
-	if err := allocdir.BuildAlloc("relative", allocdir.AnyUser, nil); err == nil {
-		t.Error("BuildAlloc took a relative path")
-	}
+	same.Fails(t, allocdir.BuildAlloc("relative", allocdir.AnyUser, nil), "BuildAlloc took a relative path")
 }
 
 func TestDirectoriesWithBlanks(t *testing.T) {

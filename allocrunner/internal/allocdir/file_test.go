@@ -34,12 +34,8 @@ func TestWriteFile(t *testing.T) {
 		content := "for " + rel
 		must.OK(t, write(dir, rel, content, stranger))
 		path := filepath.Join(dir.Dir, rel)
-		if got, err := os.ReadFile(path); err != nil || string(got) != content {
-			t.Errorf("%s holds %q, %v", rel, got, err)
-		}
-		if got, want := stat(t, path), (entry{"-rw-------", stranger.UID, stranger.GID}); got != want {
-			t.Errorf("%s is %v, want %v", rel, got, want)
-		}
+		same.As(t, content, string(must.Get(os.ReadFile(path))(t)), rel, " holds")
+		same.As(t, (entry{"-rw-------", stranger.UID, stranger.GID}), stat(t, path), rel, " is")
 	}
 	if got, want := stat(t, dir.LocalDir+"/deep/er"), (entry{"drwxr-xr-x", stranger.UID, stranger.GID}); got != want {
 		t.Errorf("a directory on the way is %v, want %v", got, want)

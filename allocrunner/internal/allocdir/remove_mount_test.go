@@ -46,16 +46,12 @@ func removeMounted(t *testing.T, top string) {
 	same.Says(t, nil, at+" is mounted in it", allocdir.Remove(dir), "a mount in it")
 	left := filepath.Join(allocs, ".removed-a")
 	must.OK(t, os.Rename(dir, left))
-	if err := allocdir.RemoveLeftovers(allocs); err == nil {
-		t.Error("a mount in what is left: no error")
-	}
+	same.Fails(t, allocdir.RemoveLeftovers(allocs), "a mount in what is left: no error")
 	must.Get(os.Stat(file))(t)
 	if out, err := exec.Command("umount", filepath.Join(left, "t", "local", "data")).CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
 	must.OK(t, allocdir.RemoveLeftovers(allocs))
 	must.Get(os.Stat(file))(t)
-	if _, err := os.Stat(left); err == nil {
-		t.Error("what is left is left once more")
-	}
+	same.Fails(t, same.Err(os.Stat(left)), "what is left is left once more")
 }

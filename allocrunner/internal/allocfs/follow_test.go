@@ -97,12 +97,8 @@ func TestFollow(t *testing.T) {
 			frames := must.Get(of(dir, nil).Open("alloc/data/f", interfaces.Span{Follow: true}))(t)
 			defer frames.Close()
 			ctx := t.Context()
-			if got, want := next(t, ctx, frames), `alloc/data/f "one"  3`; got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
-			if got, want := next(t, ended, frames), context.Canceled.Error(); got != want {
-				t.Errorf("at the end: %s, want %s", got, want)
-			}
+			same.As(t, `alloc/data/f "one"  3`, next(t, ctx, frames))
+			same.As(t, context.Canceled.Error(), next(t, ended, frames), "at the end")
 			steps := make(chan string)
 			var reader sync.WaitGroup
 			reader.Go(func() {
@@ -111,21 +107,13 @@ func TestFollow(t *testing.T) {
 				}
 			})
 			add(t, path, "two")
-			if got, want := <-steps, `alloc/data/f "two"  6`; got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
+			same.As(t, `alloc/data/f "two"  6`, <-steps)
 			must.OK(t, os.Truncate(path, 0))
-			if got, want := <-steps, `alloc/data/f "" file truncated 0`; got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
+			same.As(t, `alloc/data/f "" file truncated 0`, <-steps)
 			add(t, path, "x")
-			if got, want := <-steps, `alloc/data/f "x"  1`; got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
+			same.As(t, `alloc/data/f "x"  1`, <-steps)
 			must.OK(t, last(path))
-			if got, want := <-steps, `alloc/data/f "" file deleted 1`; got != want {
-				t.Errorf("got %s, want %s", got, want)
-			}
+			same.As(t, `alloc/data/f "" file deleted 1`, <-steps)
 			reader.Wait()
 			same.Error(t, io.EOF, same.Err(frames.Next(ctx)), "after the end")
 		})
@@ -288,9 +276,7 @@ func TestLogsBeforeTheTaskStarts(t *testing.T) {
 	first := make(chan string)
 	go func() { first <- next(t, t.Context(), frames) }()
 	newRotator(t, dir, 2, 100).Write([]byte("first\n"))
-	if got, want := <-first, `alloc/logs/web.stdout.0 "first\n"  6`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	same.As(t, `alloc/logs/web.stdout.0 "first\n"  6`, <-first)
 }
 
 // TestForeignLogFile: what stands in the place of a log file is neither read nor waited for without end.
@@ -301,9 +287,7 @@ func TestForeignLogFile(t *testing.T) {
 	for _, follow := range []bool{false, true} {
 		frames := must.Get(of(dir, nil).Logs("web", "stdout", interfaces.Span{Follow: follow}))(t)
 		same.As(t, `alloc/logs/web.stdout.0 "zero\n"  5`, next(t, ended, frames))
-		if _, err := frames.Next(ended); err == nil {
-			t.Error("something was read behind the link")
-		}
+		same.Fails(t, same.Err(frames.Next(ended)), "something was read behind the link")
 		frames.Close()
 	}
 }

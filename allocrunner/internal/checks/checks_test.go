@@ -241,9 +241,7 @@ func TestResultsFromPendingToStop(t *testing.T) {
 		synctest.Wait()
 		want.Status, want.Output = "failure", refused.Error()
 		expect(2)
-		if old[want.ID].Status != "pending" {
-			t.Error("results that were read have changed")
-		}
+		same.As(t, "pending", old[want.ID].Status, "results that were read have changed")
 		d.fail(nil)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()

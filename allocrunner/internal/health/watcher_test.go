@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"taskapi/allocrunner/internal/health"
+	"taskapi/internal/same"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -111,8 +112,6 @@ func TestWatcherPassesOnWhatIsDecidedWhenItEnds(t *testing.T) {
 		late := watch(t, t.Context())
 		late.Observe(health.Event{Tasks: tasks("main failed"), Checks: nil})
 		<-late.done
-		if len(late.said) != 1 {
-			t.Error("what was decided is not said")
-		}
+		same.As(t, 1, len(late.said), "what was decided is not said")
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // copyDir copies a directory in which a keeper may be writing: the copy is made again when a file of it went meanwhile.
@@ -117,9 +118,7 @@ func TestACopyOfAKilledKeepersDirectory(t *testing.T) {
 	copyDir(t, dir, dir+".copy")
 	cfg := keeper.Config{Dir: dir + ".copy", Marker: mark(dir + ".copy")}
 	start(t, cfg)
-	if _, err := keeper.End(context.Background(), cfg); err == nil {
-		t.Error("a keeper with a client was ended")
-	}
+	same.Fails(t, same.Err(keeper.End(context.Background(), cfg)), "a keeper with a client was ended")
 	if !b.child.Runs() {
 		t.Error("the copy has ended what the original's keeper left")
 	}

@@ -125,9 +125,7 @@ func TestTheAgentIsKilled(t *testing.T) {
 		t.Fatalf("list %+v, %v; want process %d", list, err, pid)
 	}
 	must.OK(t, os.WriteFile(go_, []byte("go\n"), 0))
-	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 42 {
-		t.Errorf("exit %+v, %v", exit, err)
-	}
+	same.As(t, 42, must.Get(c.Wait(t.Context(), "t"))(t).ExitCode, "exit")
 	must.Get(c.KillTree(t.Context(), proctest.Latest(t, c, "t")))(t)
 	var want strings.Builder
 	for i := range lines {
@@ -155,9 +153,7 @@ func TestExitsAreKeptWhileNobodyIsThere(t *testing.T) {
 		list[0].Exit.ExitCode != 9 {
 		t.Errorf("list %+v, %v", list, err)
 	}
-	if exit, err := again.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 9 {
-		t.Errorf("exit %+v, %v", exit, err)
-	}
+	same.As(t, 9, must.Get(again.Wait(t.Context(), "t"))(t).ExitCode, "exit")
 }
 
 func TestAnIdleKeeperEndsAndLeavesTheExits(t *testing.T) {
@@ -205,9 +201,7 @@ func TestTheKeeperIsKilled(t *testing.T) {
 		t.Error("a process of the lost keeper still runs")
 	}
 	if last.Cgroup != "" {
-		if _, err := os.Stat(last.Cgroup); err == nil {
-			t.Errorf("%s is still there", last.Cgroup)
-		}
+		same.Fails(t, same.Err(os.Stat(last.Cgroup)), last.Cgroup, " is still there")
 	}
 	run(t, next, shell(dir, "t", "exit 0"))
 }
@@ -247,9 +241,7 @@ func TestCloseEndsEverything(t *testing.T) {
 		t.Errorf("task runs: %v, keeper runs: %v", task.Runs(), c.Keeper().Runs())
 	}
 	for _, name := range []string{"keeper.sock", "keeper.json"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			t.Errorf("%s is still there", name)
-		}
+		same.Fails(t, same.Err(os.Stat(filepath.Join(dir, name))), name, " is still there")
 	}
 	same.Error(t, drivers.ErrClosed, same.Err(c.List(t.Context())))
 }
@@ -374,9 +366,7 @@ func TestAProgramThatIsNoKeeper(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := keeper.Open(ctx, keeper.Config{Dir: t.TempDir()}); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	same.Error(t, context.Canceled, same.Err2(keeper.Open(ctx, keeper.Config{Dir: t.TempDir()})), "cancelled")
 }
 
 // TestAStartOutlivesItsClient: a process that is about to become its program when the client goes becomes it, and the
@@ -403,9 +393,7 @@ func TestAStartOutlivesItsClient(t *testing.T) {
 	<-executed // by a process that waits for the lease now
 	must.OK(t, c.Detach())
 	lease.Close()
-	if err := <-answered; err == nil {
-		t.Error("the client that has gone got an answer")
-	}
+	same.Fails(t, <-answered, "the client that has gone got an answer")
 	next := must.Get(keeper.Attach(t.Context(), dir))(t)
 	defer next.Close()
 	if exit, err := next.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 7 {

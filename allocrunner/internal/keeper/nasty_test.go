@@ -79,9 +79,7 @@ func TestAFullDisk(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 	must.OK(t, os.Remove(ballast))
-	if exit, err := c.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 6 {
-		t.Errorf("%+v, %v", exit, err)
-	}
+	same.As(t, 6, must.Get(c.Wait(t.Context(), "t"))(t).ExitCode)
 	must.Get(c.KillTree(t.Context(), proctest.Latest(t, c, "t")))(t)
 	var all strings.Builder
 	for n := range 3 { // which file they are in depends on which could be made

@@ -13,6 +13,7 @@ import (
 	"taskapi/allocrunner/internal/keeper"
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestTheNextKeeperKnowsHowTasksEnded that an earlier one had: one that ended by itself, and one that was killed, with
@@ -58,9 +59,7 @@ func TestTheNextKeeperKnowsHowTasksEnded(t *testing.T) {
 	wantPast(third, "six", six, 6, "")
 	wantPast(third, "lost", lost, -1, "the keeper was killed")
 	run(t, third, shell(dir, "six", "exit 7"))
-	if exit, err := third.Wait(t.Context(), "six"); err != nil || exit.ExitCode != 7 {
-		t.Errorf("wait for the new process: %+v, %v", exit, err)
-	}
+	same.As(t, 7, must.Get(third.Wait(t.Context(), "six"))(t).ExitCode, "wait for the new process")
 	if list, err := third.List(t.Context()); err != nil || len(list) != 2 || list[0].Task != "lost" ||
 		list[1].PID == six.PID {
 		t.Errorf("list: %+v, %v; want each task once, in order", list, err)

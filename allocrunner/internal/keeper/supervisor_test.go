@@ -66,9 +66,7 @@ func TestALostKeeper(t *testing.T) {
 		}
 	}
 	run(t, s, script(dir, "calm", "exit 3"))
-	if exit, err := s.Wait(t.Context(), "calm"); err != nil || exit.ExitCode != 3 {
-		t.Errorf("%+v, %v", exit, err)
-	}
+	same.As(t, 3, must.Get(s.Wait(t.Context(), "calm"))(t).ExitCode)
 	if exit, err := s.Wait(t.Context(), "wild"); err != nil || exit.ExitCode != -1 ||
 		!strings.Contains(exit.Err, "the keeper was killed") {
 		t.Errorf("wait for a task that only the lost keeper had: %+v, %v", exit, err)
@@ -210,9 +208,7 @@ func TestABrokenConnection(t *testing.T) {
 			t.Fatalf("%+v, %v", list, err)
 		}
 	}
-	if s.Keeper() != first {
-		t.Error("another keeper was made")
-	}
+	same.As(t, first, s.Keeper(), "another keeper was made")
 	must.OK(t, s.Signal(t.Context(), proctest.Latest(t, s, "t"), unix.SIGUSR1))
 	if got := <-waited; got != (result{code: 4}) {
 		t.Errorf("%+v", got)

@@ -28,9 +28,7 @@ func TestAPreparedKeeper(t *testing.T) {
 		t.Errorf("the keeper is process %d, and process %d was prepared", s.Keeper().PID, cfg.Unready.PID())
 	}
 	run(t, s, script(cfg.Dir, "t", "exit 3"))
-	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
-		t.Errorf("%+v, %v", exit, err)
-	}
+	same.As(t, 3, must.Get(s.Wait(t.Context(), "t"))(t).ExitCode)
 	must.OK(t, s.Close())
 	gone("after the end", cfg.Unready.PID())
 

@@ -43,14 +43,10 @@ func TestAKeeperThatDiesWhileItStarts(t *testing.T) {
 		}
 	}
 	same.Error(t, nil, same.Err(s.KillTree(t.Context(), drivers.ProcessID{Task: "t"})), "kill what does not run")
-	if _, _, err := s.View(t.Context()); err == nil {
-		t.Error("there is something to see")
-	}
+	same.Fails(t, same.Err2(s.View(t.Context())), "there is something to see")
 	must.OK(t, os.Remove(fails))
 	run(t, s, script(dir, "t", "exit 3"))
-	if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 3 {
-		t.Errorf("%+v, %v", exit, err)
-	}
+	same.As(t, 3, must.Get(s.Wait(t.Context(), "t"))(t).ExitCode)
 	must.OK(t, s.Close())
 }
 
@@ -70,9 +66,7 @@ func TestResumedWithoutRoomForAKeeper(t *testing.T) {
 		if known, _ := s.Found("t"); err != nil || known.Exit == nil || known.Exit.ExitCode != 4 {
 			t.Fatal(known, err)
 		}
-		if exit, err := s.Wait(t.Context(), "t"); err != nil || exit.ExitCode != 4 {
-			t.Errorf("%+v, %v", exit, err)
-		}
+		same.As(t, 4, must.Get(s.Wait(t.Context(), "t"))(t).ExitCode)
 		must.OK(t, s.Detach())
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"taskapi/allocrunner/internal/proctest"
 	"taskapi/internal/must"
 	"taskapi/internal/proc"
+	"taskapi/internal/same"
 )
 
 // begun is a keeper with a task and a child of that.
@@ -128,9 +129,7 @@ func TestAWipedDirectoryUnderItsClient(t *testing.T) {
 	spec := shell(dir, "u", "exit 5")
 	spec.Logs.Disabled = true // its directory is gone
 	run(t, b.Client, spec)
-	if exit, err := b.Wait(t.Context(), "u"); err != nil || exit.ExitCode != 5 {
-		t.Errorf("%+v, %v", exit, err)
-	}
+	same.As(t, 5, must.Get(b.Wait(t.Context(), "u"))(t).ExitCode)
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("the keeper wrote into the new directory: %v, %v", entries, err)
 	}
@@ -212,9 +211,7 @@ func TestEnd(t *testing.T) {
 			if keeper.Busy(dir) {
 				t.Error("a task still runs")
 			}
-			if killed, err := keeper.End(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}); err != nil || killed != 0 {
-				t.Errorf("the second time: %d, %v", killed, err)
-			}
+			same.As(t, 0, must.Get(keeper.End(t.Context(), keeper.Config{Dir: dir, Marker: mark(dir)}))(t), "the second time")
 		})
 	}
 }

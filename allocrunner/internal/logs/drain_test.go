@@ -45,9 +45,7 @@ func TestCutKeepsWhatIsInThePipe(t *testing.T) {
 	d.Cut()
 	<-d.Done()
 	same.As(t, "before\n", joined(contents(t, dir)))
-	if _, err := io.WriteString(write, "after\n"); err == nil {
-		t.Error("the pipe is still read after Cut")
-	}
+	same.Fails(t, same.Err(io.WriteString(write, "after\n")), "the pipe is still read after Cut")
 }
 
 func TestCutEndsADrainThatIsFlooded(t *testing.T) {

@@ -109,9 +109,7 @@ func TestARestartAppendsToTheHighestNumber(t *testing.T) {
 	if files[10] != "ten\nmore\n" || files[9] != "nine\n" {
 		t.Errorf("got %v", files)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "web.stdout.3")); err == nil {
-		t.Error("number 3 is one too many and still there")
-	}
+	same.Fails(t, same.Err(os.Stat(filepath.Join(dir, "web.stdout.3"))), "number 3 is one too many and still there")
 }
 
 // TestNothingIsLostAndShortLinesAreWhole feeds random lines in random pieces.

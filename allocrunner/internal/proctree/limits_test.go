@@ -2,7 +2,6 @@ package proctree_test
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,9 +39,7 @@ func TestLimitsOfVersion2(t *testing.T) {
 			text := must.Get(os.ReadFile(file))(t)
 			got[filepath.Base(file)] = string(text)
 		}
-		if !maps.Equal(got, tc.want) {
-			t.Errorf("%s: %v, want %v", name, got, tc.want)
-		}
+		same.As(t, tc.want, got, name)
 	}
 }
 

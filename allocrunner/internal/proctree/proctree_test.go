@@ -198,9 +198,7 @@ func TestKillOrphansSparesItsCaller(t *testing.T) {
 	mark := "NOMAD_ALLOC_ID=" + t.TempDir()
 	caller := exec.Command("/proc/self/exe", "orphans", mark)
 	caller.Env = []string{mark}
-	if out, err := caller.Output(); err != nil || string(out) != "[] <nil>\n" {
-		t.Errorf("it says %q, %v", out, err)
-	}
+	same.As(t, "[] <nil>\n", string(must.Get(caller.Output())(t)), "it says")
 }
 
 func TestOOMKilled(t *testing.T) {

@@ -45,9 +45,7 @@ func called(t *testing.T, r *registration.Registrar, p *provider, want ...string
 	t.Helper()
 	must.OK(t, r.Sync(t.Context()))
 	got := p.Took()
-	if !slices.Equal(got, want) {
-		t.Errorf("called with %q, want %q", got, want)
-	}
+	same.As(t, want, got, "called with")
 }
 
 func TestALife(t *testing.T) {

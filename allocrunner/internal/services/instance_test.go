@@ -77,9 +77,7 @@ func TestInstances(t *testing.T) {
 			t.Errorf("of %q (-want +got):\n%s", task, diff)
 		}
 	}
-	if tags[0] != "${NOMAD_TASK_NAME}" {
-		t.Error("the job has changed")
-	}
+	same.As(t, "${NOMAD_TASK_NAME}", tags[0], "the job has changed")
 }
 
 // TestNames that Nomad's servers resolve.

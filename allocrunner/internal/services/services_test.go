@@ -52,9 +52,7 @@ func TestAServiceNeedsNoPort(t *testing.T) {
 		if host, port, err := service.Address(); host != want || port != 0 || err != nil {
 			t.Error(host, port, err)
 		}
-		if _, _, err := service.CheckAddress(api.ServiceCheck{}); err == nil {
-			t.Error("a check without a port has an address")
-		}
+		same.Fails(t, same.Err2(service.CheckAddress(api.ServiceCheck{})), "a check without a port has an address")
 	}
 }
 
@@ -74,9 +72,7 @@ func TestCheck(t *testing.T) {
 	same.As(t, want, got)
 	must.OK(t, services.Validate(&got, false))
 	got.CheckRestart.Limit = 4
-	if written.CheckRestart.Limit != 3 {
-		t.Error("the check shares the service's check_restart")
-	}
+	same.As(t, 3, written.CheckRestart.Limit, "the check shares the service's check_restart")
 	if host, port, err := service.CheckAddress(api.ServiceCheck{PortLabel: "8080"}); host != "127.0.0.9" || port != 8080 ||
 		err != nil {
 		t.Error(host, port, err)

@@ -202,9 +202,7 @@ func TestAKillIsHeard(t *testing.T) {
 		r.Kill(nil, Graceful)
 		r.Kill(nil, AtOnce)
 		synctest.Wait()
-		if len(p.kills) != 1 {
-			t.Error("the second kill is not heard")
-		}
+		same.As(t, 1, len(p.kills), "the second kill is not heard")
 		cancel()
 		r.Close()
 		synctest.Wait()

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/allocrunner/templates/render"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 var testEnv = []string{"GREETING=hello", "EMPTY=", "COUNT=3", "NOMAD_TASK_NAME=web", "WITH_EQUALS=a=b=c"}
@@ -153,9 +154,7 @@ func TestAsConsulTemplate(t *testing.T) {
 				lacking = append(lacking, q.String())
 			}
 			slices.Sort(lacking)
-			if !slices.Equal(lacking, missing) {
-				t.Errorf("%s\n  misses %v, theirs %v", text, lacking, missing)
-			}
+			same.As(t, missing, lacking, text, " misses")
 			if string(got.Output) != output {
 				t.Errorf("%s\n  ours   %q\n  theirs %q", text, got.Output, output)
 			}
