@@ -86,6 +86,14 @@ func (f *fixture) send(text string) {
 	must.Get(f.dial().Write([]byte(text)))(f.t)
 }
 
+// sender is a process of a user that says that the task is ready.
+func (f *fixture) sender(uid uint32) *exec.Cmd {
+	cmd := exec.CommandContext(context.Background(), "/proc/self/exe")
+	cmd.Env = []string{"SEND=READY=1", "NOTIFY_SOCKET=" + f.path}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	return cmd
+}
+
 // until waits for a notice.
 func (f *fixture) until(what string, ok func(drivers.Notice) bool) drivers.Notice {
 	f.t.Helper()
@@ -199,13 +207,9 @@ func TestSenders(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := listen(t)
-			if err := os.Chmod(f.path, 0o666); err != nil { // otherwise another user can't send at all
-				t.Fatal(err)
-			}
-			f.members.mu.Lock() // nothing is judged before the sender is known
-			cmd := exec.CommandContext(context.Background(), "/proc/self/exe")
-			cmd.Env = []string{"SEND=READY=1", "NOTIFY_SOCKET=" + f.path}
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: c.uid, Gid: c.uid}}
+			must.OK(t, os.Chmod(f.path, 0o666)) // otherwise another user can't send at all
+			f.members.mu.Lock()                 // nothing is judged before the sender is known
+			cmd := f.sender(c.uid)
 			in := must.Get(cmd.StdinPipe())(t)
 			out, err := cmd.StdoutPipe()
 			if err == nil {
@@ -241,10 +245,7 @@ func TestOnlyItsUserCanConnect(t *testing.T) {
 	t.Parallel()
 	proctest.NeedRoot(t)
 	f := listen(t)
-	cmd := exec.CommandContext(context.Background(), "/proc/self/exe")
-	cmd.Env = []string{"SEND=READY=1", "NOTIFY_SOCKET=" + f.path}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "permission denied") {
+	if out, err := f.sender(65534).CombinedOutput(); err == nil || !strings.Contains(string(out), "permission denied") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

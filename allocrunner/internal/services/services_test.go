@@ -30,13 +30,8 @@ func TestAddress(t *testing.T) {
 		"number":              {"", api.Service{PortLabel: "8"}, "127.0.0.9", 8},
 		"address given": {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "auto"},
 			"web.example", 20530},
-		"address and host": {"web", api.Service{PortLabel: "http", Address: "${TASK}.example", AddressMode: "host"}, "",
-			0},
 		"address and number": {"", api.Service{PortLabel: "8", Address: "example"}, "example", 8},
-		"no such label":      {"", api.Service{PortLabel: "nope"}, "", 0},
 		"no number":          {"", api.Service{PortLabel: "65536"}, "", 0},
-		"another mode":       {"web", api.Service{PortLabel: "http", AddressMode: "driver"}, "", 0},
-		"alloc":              {"web", api.Service{PortLabel: "http", AddressMode: "alloc"}, "", 0},
 	} {
 		host, port, err := resolver.Resolve(c.task, &c.service).Address()
 		if host != c.host || port != c.port || (err == nil) != (c.port != 0) {
