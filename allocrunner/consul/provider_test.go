@@ -71,17 +71,13 @@ func TestCheckID(t *testing.T) {
 	c := api.ServiceCheck{Name: "n", Type: "http", Path: "/p", PortLabel: "l", Interval: 10 * time.Second,
 		Timeout: 2 * time.Second, Method: "GET", OnUpdate: "require_healthy"}
 	// s n http /p l 10s 2s GET require_healthy
-	if got, want := consul.CheckID("s",
-		c), "_nomad-check-2fd4e6ef5f263ca00d543d6dbf5b8ec53bf8fc9c489899433482811a61600c6c"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	same.As(t, "_nomad-check-2fd4e6ef5f263ca00d543d6dbf5b8ec53bf8fc9c489899433482811a61600c6c",
+		consul.CheckID("s", c))
 	c.Header = map[string][]string{"B": {"2"}, "A": {"1", "0"}}
 	c.TLSSkipVerify, c.TLSServerName, c.AddressMode, c.FailuresBeforeCritical = true, "tls", "host", 3
 	// s n http /p l 10s 2s GET require_healthy true tls A10 B2 host failures:3
-	if got, want := consul.CheckID("s",
-		c), "_nomad-check-d281fdd45ffd679428a3c8216972c20b6d417cff98cb698ea8836ffdcdf9771c"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	same.As(t, "_nomad-check-d281fdd45ffd679428a3c8216972c20b6d417cff98cb698ea8836ffdcdf9771c",
+		consul.CheckID("s", c))
 }
 
 // TestInvalidServices are refused at once, and the others of the call with them.
@@ -248,7 +244,6 @@ func TestAgentIsAway(t *testing.T) {
 	for name, trouble := range map[string]func(*consultest.Proxy){
 		"away": (*consultest.Proxy).Away,
 		"500":  func(p *consultest.Proxy) { p.Instead(always(500, "no leader")) },
-		"429":  func(p *consultest.Proxy) { p.Instead(always(429, "slow down")) },
 		"long": func(p *consultest.Proxy) { p.Instead(always(200, `{"a":"`+strings.Repeat("x", longest))) },
 		"text": func(p *consultest.Proxy) { p.Instead(always(200, "<html>")) },
 		"move": func(p *consultest.Proxy) { p.Instead(always(301, "")) },

@@ -15,6 +15,7 @@ import (
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func parse(tb testing.TB, body string) (*api.Job, error) {
@@ -196,9 +197,7 @@ func TestJSONForms(t *testing.T) {
 	if _, err := parseFile("testdata/canonical/wire.server.json", nil, jobspec.Config{}); err != nil {
 		t.Errorf("the job as a server has it: %v", err)
 	}
-	if got := *wrapped.Name; got != "x" {
-		t.Errorf("name %q, want that of the ID", got)
-	}
+	same.As(t, "x", *wrapped.Name, "name")
 	if _, err := jobspec.Parse(jobspec.Config{Filename: "j.json", Body: []byte(`{"ID":"x"}`),
 		Vars: []string{"a=b"}}); !errors.Is(err, jobspec.ErrInvalid) {
 		t.Errorf("-var with JSON: %v", err)

@@ -11,6 +11,7 @@ import (
 	"taskapi/allocrunner/jobspec"
 	"taskapi/allocrunner/jobspec/review"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // readable returns a folder with a file for each content.
@@ -66,10 +67,7 @@ func TestMessagesQuoteNoFile(t *testing.T) {
 func TestMask(t *testing.T) {
 	read := &jobspec.FromFiles{Texts: []string{"a", "lines", "two\nlines", "secret"}}
 	const message = `a task "a": secretly "two\nlines" and two` + "\nlines"
-	if got, want := read.Mask(
-		message), `a task "(from a file)": (from a file)ly "(from a file)" and (from a file)`; got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
+	same.As(t, `a task "(from a file)": (from a file)ly "(from a file)" and (from a file)`, read.Mask(message))
 }
 
 // TestFilesMayMakeAnyPartOfAJob: hiding what was read takes nothing from what can be made of it.

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"taskapi/allocrunner/jobspec"
+	"taskapi/internal/same"
 )
 
 func TestPlaces(t *testing.T) {
@@ -47,13 +48,9 @@ func TestPlaces(t *testing.T) {
 		{`group "other"`, "network", "x.hcl:1"},
 		{` > `, " ", "x.hcl:1"},
 	} {
-		if got := places.Of(tc.path, tc.feature); got != tc.want {
-			t.Errorf("%s, %s: %q, want %q", tc.path, tc.feature, got, tc.want)
-		}
+		same.As(t, tc.want, places.Of(tc.path, tc.feature), tc.path, ", ", tc.feature)
 	}
 	for _, none := range []string{"", "{}", "x", "variable \"v\" {}"} {
-		if got := jobspec.NewPlaces(jobspec.Config{Filename: "x", Body: []byte(none)}).Of("job", "type"); got != "" {
-			t.Errorf("%q: %q", none, got)
-		}
+		same.As(t, "", jobspec.NewPlaces(jobspec.Config{Filename: "x", Body: []byte(none)}).Of("job", "type"), none)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/allocrunner/jobspec"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestVariablePrecedence(t *testing.T) {
@@ -65,9 +66,7 @@ func TestVariableTypes(t *testing.T) {
 			body := "variable \"v\" {\n" + tc.declaration + "\n}\njob \"j\" {\nmeta { v = \"" + tc.use + "\" }\n}\n"
 			job, err := jobspec.Parse(jobspec.Config{Filename: "job.hcl", Body: []byte(body), Vars: []string{tc.flag}})
 			must.OK(t, err)
-			if got := job.Meta["v"]; got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
-			}
+			same.As(t, tc.want, job.Meta["v"])
 		})
 	}
 }

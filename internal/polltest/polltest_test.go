@@ -3,6 +3,8 @@ package polltest
 import (
 	"testing"
 	"time"
+
+	"taskapi/internal/same"
 )
 
 // TestDeadline grows with the processes that want each CPU.
@@ -14,8 +16,6 @@ func TestDeadline(t *testing.T) {
 		"4.00 0.06 0.36 1/200 4711\n": 2 * shortest,
 		"90.0 0.06 0.36 1/200 4711\n": longest,
 	} {
-		if got := deadline(loads, 2); got != want {
-			t.Errorf("%q: %v, want %v", loads, got, want)
-		}
+		same.As(t, want, deadline(loads, 2), loads)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestOwner(t *testing.T) {
@@ -182,7 +183,5 @@ func TestLog(t *testing.T) {
 			t.Errorf("after %q: %q, %v; want %q", step.write, text, err, step.want)
 		}
 	}
-	if got := other.String(); got != "one\ntwo\nthree\nfour\n" {
-		t.Errorf("no file: %q", got)
-	}
+	same.As(t, "one\ntwo\nthree\nfour\n", other.String(), "no file")
 }

@@ -11,6 +11,7 @@ import (
 
 	"taskapi/internal/must"
 	"taskapi/internal/proc"
+	"taskapi/internal/same"
 )
 
 func TestMounts(t *testing.T) {
@@ -55,9 +56,7 @@ func TestFilesOfNumbers(t *testing.T) {
 	if got := proc.Bytes(proc.Value(path, "VmSwap")); got != 12<<10 {
 		t.Errorf("VmSwap = %d", got)
 	}
-	if got := proc.Value(path+"x", "VmSwap"); got != "" {
-		t.Errorf("a file that is not there has %q", got)
-	}
+	same.As(t, "", proc.Value(path+"x", "VmSwap"), "a file that is not there has")
 	if _, err := proc.Number(path); err == nil || !strings.Contains(err.Error(), "invalid syntax") {
 		t.Errorf("it holds one number: %v", err)
 	}

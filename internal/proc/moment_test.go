@@ -6,6 +6,7 @@ import (
 
 	"taskapi/internal/must"
 	"taskapi/internal/proc"
+	"taskapi/internal/same"
 )
 
 func TestMoment(t *testing.T) {
@@ -29,9 +30,7 @@ func TestMoment(t *testing.T) {
 		"one that is unknown":      {proc.Moment{Forks: now.Forks}, true},
 		"nothing is known of then": {proc.Moment{}, true},
 	} {
-		if got := tc.then.Reused(now); got != tc.reused {
-			t.Errorf("%s: %v", name, got)
-		}
+		same.As(t, tc.reused, tc.then.Reused(now), name)
 	}
 	now.Forks = before.Forks + 1<<22 // more than there can be numbers
 	if !before.Reused(now) {

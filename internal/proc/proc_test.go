@@ -15,6 +15,7 @@ import (
 
 	"taskapi/internal/must"
 	"taskapi/internal/proc"
+	"taskapi/internal/same"
 )
 
 // sleeper returns a process that lives until the test kills it, or its end.
@@ -120,9 +121,7 @@ func TestAllAndEnv(t *testing.T) {
 	}
 	for entry, want := range map[string]bool{"NOMAD_TASK_NAME=web": true, "NOMAD_TASK_NAME=we": false, "A=1": true,
 		"B=2": false, "": false} {
-		if got := proc.HasEnv(pid, entry); got != want {
-			t.Errorf("%q: %v", entry, got)
-		}
+		same.As(t, want, proc.HasEnv(pid, entry), entry)
 	}
 	if got := []string{proc.Env(pid, "NOMAD_TASK_NAME"), proc.Env(pid, "B"), proc.Env(-1, "A")}; !slices.Equal(got,
 		[]string{"web", "", ""}) {

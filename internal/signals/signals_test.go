@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"taskapi/internal/same"
 	"taskapi/internal/signals"
 )
 
@@ -32,8 +33,6 @@ func TestNames(t *testing.T) {
 		if got != tc.want || (err == nil) != tc.known || err != nil && !errors.Is(err, signals.ErrUnknown) {
 			t.Errorf("%q: %v, %v", tc.name, got, err)
 		}
-		if got := signals.InJobFile(tc.name); got != tc.jobFile {
-			t.Errorf("%q in a job file: %v", tc.name, got)
-		}
+		same.As(t, tc.jobFile, signals.InJobFile(tc.name), tc.name, " in a job file")
 	}
 }

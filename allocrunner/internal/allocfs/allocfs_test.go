@@ -41,11 +41,9 @@ const secret = "the secret"
 // keeps beside them.
 func newDir(t *testing.T) string {
 	t.Helper()
-	top, err := os.MkdirTemp("", "allocfs") // the path of a TempDir can be too long for a socket
-	must.OK(t, err)
-	t.Cleanup(func() { os.RemoveAll(top) })
+	top := must.ShortDir(t)
 	dir := filepath.Join(top, "115ef685")
-	must.OK(t, errors.Join(os.Chmod(top, 0o711), allocdir.BuildAlloc(dir, allocdir.AnyUser, nil)))
+	must.OK(t, allocdir.BuildAlloc(dir, allocdir.AnyUser, nil))
 	for _, user := range []interfaces.User{web, db} {
 		task := user.Name
 		if os.Getuid() != 0 {
@@ -257,11 +255,9 @@ func TestExchangedDirectory(t *testing.T) {
 	dir := newDir(t)
 	outside := filepath.Dir(dir)
 	write(t, outside+"/file", secret)
-	must.OK(t, errors.Join(os.Mkdir(dir+"/web/local/d", 0o755), os.Symlink(outside, dir+"/web/local/l")))
+	must.OK(t, errors.Join(os.Mkdir(dir+"/web/local/d", 0o755), os.Symlink(outside, dir+"/web/local/l"),
+		os.Symlink("../secrets", dir+"/web/local/s")))
 	write(t, dir+"/web/local/d/file", "plain")
-	for name, target := range map[string]string{"s": "../secrets"} {
-		must.OK(t, os.Symlink(target, dir+"/web/local/"+name))
-	}
 	var stop atomic.Bool
 	var exchanging sync.WaitGroup
 	defer exchanging.Wait()

@@ -122,10 +122,9 @@ func TestFollow(t *testing.T) {
 
 func newRotator(t *testing.T, dir string, files int, bytes int64) *logs.Rotator {
 	t.Helper()
-	r, err := logs.Open(logs.Config{
+	r := must.Get(logs.Open(logs.Config{
 		Dir: dir + "/alloc/logs", Name: "web.stdout", MaxFiles: files, MaxBytes: bytes, Logger: slog.New(slog.DiscardHandler),
-	})
-	must.OK(t, err)
+	}))(t)
 	t.Cleanup(func() { _ = r.Close() })
 	return r
 }

@@ -13,6 +13,7 @@ import (
 	"taskapi/auth"
 	"taskapi/internal/must"
 	"taskapi/internal/safedir"
+	"taskapi/internal/same"
 )
 
 // TestAuditShared: a change is once in each log; it is made without a line where no log is required, and not at all
@@ -72,9 +73,7 @@ func TestAuditShared(t *testing.T) {
 					lines = append(lines, filepath.Base(s.AuditLog)+" "+outcome+" "+command)
 				}
 			}
-			if got := strings.Join(lines, "|"); got != test.lines {
-				t.Errorf("the logs have %q, want %q", got, test.lines)
-			}
+			same.As(t, test.lines, strings.Join(lines, "|"), "the logs have")
 		})
 	}
 }

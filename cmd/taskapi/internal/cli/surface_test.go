@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/same"
 )
 
 // TestFewCommands: the groups before the last have at most 24 of them.
@@ -72,9 +73,7 @@ func TestWordsOfOtherTools(t *testing.T) {
 			for _, word := range cmd.SuggestFor {
 				args := append(strings.Fields(parent.CommandPath())[1:], word, "x")
 				want := fmt.Sprintf("taskapi: unknown command %q; see '%s --help'\n", word, cmd.CommandPath())
-				if got := errorOf(t, args...); got != want {
-					t.Errorf("%q prints %q, want %q", args, got, want)
-				}
+				same.As(t, want, errorOf(t, args...), args, " prints")
 			}
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"taskapi/identity"
 	"taskapi/internal/must"
 	"taskapi/internal/polltest"
+	"taskapi/internal/same"
 )
 
 const allocID = "b29ec205-df7a-42ea-b4f8-b27f54486789"
@@ -133,9 +134,7 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		"GET /v1/client/allocation/" + allocID + "/exec":             403,
 	} {
 		method, path, _ := strings.Cut(request, " ")
-		if got := do(method, path, ""); got != want {
-			t.Errorf("%s: %d, want %d", request, got, want)
-		}
+		same.As(t, want, do(method, path, ""), request)
 	}
 	for body, want := range map[string]int{ // its namespace counts for Nomad
 		`{"Items":{"a":"b"}}`:                                    200,
@@ -144,9 +143,7 @@ task "web" { capabilities = ["read-job"] }`), 0o600); err != nil {
 		`{"Namespace":"default","namespace":"other"}`:            403,
 		`{"Items":{"a":"` + strings.Repeat("b", 512<<10) + `"}}`: 413,
 	} {
-		if got := do("PUT", "/v1/var/shared/a", body); got != want {
-			t.Errorf("a variable %.60s: %d, want %d", body, got, want)
-		}
+		same.As(t, want, do("PUT", "/v1/var/shared/a", body), "a variable ", body[:min(len(body), 60)])
 	}
 	do("GET", "/v1/client/allocation/"+allocID+"/exec?task=web&command=%5B%22ls%22,%22secret%22%5D", "")
 	do("GET", "/v1/client/allocation/"+allocID+"%2Fexec?task=web&command=%5B%22ps%22%5D", "")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestParseAddress(t *testing.T) {
@@ -197,8 +198,6 @@ func TestNamesThisMachine(t *testing.T) {
 		"10.1.2.3": true,
 		"":         false, "evil.example:9100": false, "localhost.evil.example": false,
 	} {
-		if got := NamesThisMachine(host); got != want {
-			t.Errorf("%q names this machine: %v", host, got)
-		}
+		same.As(t, want, NamesThisMachine(host), host, " names this machine")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestOwnerOf a connection, also of one from an IPv6 socket to an IPv4 address, and of one that is closed.
@@ -32,7 +33,5 @@ func TestOwnerOf(t *testing.T) {
 		}
 	}
 	mapped := netip.MustParseAddrPort("127.0.0.1:4660")
-	if got := entry(mapped, "tcp6"); got != "0000000000000000FFFF00000100007F:1234" {
-		t.Errorf("in the table for IPv6, %s is %s", mapped, got)
-	}
+	same.As(t, "0000000000000000FFFF00000100007F:1234", entry(mapped, "tcp6"), "in the table for IPv6, ", mapped, " is")
 }

@@ -13,6 +13,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/linewriter"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func gap(lost int) []byte { return fmt.Appendf(nil, "%d lost\n", lost) }
@@ -96,9 +97,7 @@ func TestFlushIsPatient(t *testing.T) {
 			t.Errorf("the bounded flush took %v", took)
 		}
 		w.Flush(t.Context(), 2*time.Second)
-		if got := strings.Count(r.String(), "\n"); got != 100 {
-			t.Errorf("%d lines got through", got)
-		}
+		same.As(t, 100, strings.Count(r.String(), "\n"))
 	})
 }
 
@@ -148,11 +147,7 @@ func TestPrintable(t *testing.T) {
 		"\u061c\u2028next\u2029":                 "??next?",
 		"a broken one: \xff, and a whole \u00a0": "a broken one: \ufffd, and a whole \u00a0",
 	} {
-		if got := linewriter.OneLine(text); got != want {
-			t.Errorf("OneLine(%q) = %q, want %q", text, got, want)
-		}
+		same.As(t, want, linewriter.OneLine(text), "OneLine(", text, ")")
 	}
-	if got := linewriter.Printable("a\n\tb\u202e\r"); got != "a\n\tb??" {
-		t.Errorf("Printable keeps %q", got)
-	}
+	same.As(t, "a\n\tb??", linewriter.Printable("a\n\tb\u202e\r"), "Printable keeps")
 }

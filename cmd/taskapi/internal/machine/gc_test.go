@@ -19,6 +19,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/allocrunner/interfaces"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // TestCollects: the agent looks at its interval, and runs 'taskapi gc' for what is to be removed, the oldest
@@ -64,9 +65,7 @@ func TestCollects(t *testing.T) {
 			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
-			if got := left(); got != want {
-				t.Errorf("%s are left, want %s", got, want)
-			}
+			same.As(t, want, left(), "left are")
 		}
 		pass(time.Minute-1, "012345")
 		pass(1, "0345")

@@ -6,6 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/same"
 )
 
 func TestCheckOutput(t *testing.T) {
@@ -20,8 +21,6 @@ func TestCheckOutput(t *testing.T) {
 		{api.AllocCheckStatus{Output: page}, "34 bytes of text/html"},
 		{api.AllocCheckStatus{}, ""},
 	} {
-		if got := output.CheckOutput(tc.check); got != tc.output {
-			t.Errorf("%q, want %q", got, tc.output)
-		}
+		same.As(t, tc.output, output.CheckOutput(tc.check))
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/output"
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 func TestShortIDs(t *testing.T) {
@@ -21,16 +22,12 @@ func TestShortIDs(t *testing.T) {
 func TestFigures(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0s", -time.Hour: "0s", 59600 * time.Millisecond: "1m0s",
 		61 * time.Minute: "1h1m", 100 * time.Hour: "4d4h"} {
-		if got := output.Duration(d); got != want {
-			t.Errorf("%v is %s, want %s", d, got, want)
-		}
+		same.As(t, want, output.Duration(d), d, " is")
 	}
 	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1 << 20: "1.00 MiB",
 		1023 << 10: "1.00 MiB", 24 << 20: "24.0 MiB",
 		700 << 20: "700 MiB", 1<<64 - 1: "16.0 EiB"} {
-		if got := output.Bytes(n); got != want {
-			t.Errorf("%d bytes are %s, want %s", n, got, want)
-		}
+		same.As(t, want, output.Bytes(n), n, " bytes are")
 	}
 }
 
@@ -129,8 +126,6 @@ func TestClock(t *testing.T) {
 		at.AddDate(1, 0, 0):   "2026-11-22 23:59:59.005",
 		at.AddDate(0, 0, -30): "2026-11-22 23:59:59.005",
 	} {
-		if got := output.Clock(at, now); got != want {
-			t.Errorf("at %v: %q, want %q", now, got, want)
-		}
+		same.As(t, want, output.Clock(at, now), "at ", now)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"taskapi/allocrunner/interfaces"
 	"taskapi/cmd/taskapi/internal/output"
+	"taskapi/internal/same"
 )
 
 func TestTaskState(t *testing.T) {
@@ -38,13 +39,9 @@ func TestTaskState(t *testing.T) {
 	}
 	var all []*api.TaskState
 	for want, state := range states {
-		if got := output.TaskState(state); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		same.As(t, want, output.TaskState(state))
 		all = append(all, state)
 	}
 	want := "1 running, 1 pending, 1 restarting, 1 paused, 1 stopped, 3 complete, 2 failed, 1 not started"
-	if got := output.TaskCounts(all); got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	same.As(t, want, output.TaskCounts(all))
 }

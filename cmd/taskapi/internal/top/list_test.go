@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/internal/must"
+	"taskapi/internal/same"
 )
 
 // allocationOf returns one with a name, an age and tasks that run.
@@ -252,21 +253,13 @@ func TestLimits(t *testing.T) {
 			Memory: api.AllocatedMemoryResources{MemoryMB: mebibytes}}
 	}
 	give("task-0", 20)
-	if got := shown(100); got != "" {
-		t.Errorf("with a task that has no limit: %q", got)
-	}
+	same.As(t, "", shown(100), "with a task that has no limit")
 	give("task-1", 30)
-	if got := shown(100); got != " 60%" {
-		t.Errorf("of 50 MiB: %q, want 60%%", got)
-	}
-	if got := shown(99); got != "" {
-		t.Errorf("on a narrow screen: %q", got)
-	}
+	same.As(t, " 60%", shown(100), "of 50 MiB")
+	same.As(t, "", shown(99), "on a narrow screen")
 	alloc.TaskStates["task-1"].Events = []*api.TaskEvent{
 		{Type: api.TaskStarted, Details: map[string]string{"unlimited": "no cgroup"}}}
-	if got := shown(100); got != "" {
-		t.Errorf("with a limit that nothing enforces: %q", got)
-	}
+	same.As(t, "", shown(100), "with a limit that nothing enforces")
 }
 
 // TestPortsAndChecksBesideTheirTasks: a port and a check are shown beside the task that they belong to, also in a group

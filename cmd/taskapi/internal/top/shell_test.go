@@ -1,6 +1,10 @@
 package top
 
-import "testing"
+import (
+	"testing"
+
+	"taskapi/internal/same"
+)
 
 // TestIsShell: what other commands have written stays in sight until Enter is pressed, whatever they are called.
 func TestIsShell(t *testing.T) {
@@ -8,8 +12,6 @@ func TestIsShell(t *testing.T) {
 		"/bin/sh": true, "bash": true, "/usr/local/bin/fish": true,
 		"flush": false, "/opt/refresh": false, "sh -c date": false, "/bin/sh.old": false, "": false,
 	} {
-		if got := isShell(line); got != want {
-			t.Errorf("isShell(%q) = %v", line, got)
-		}
+		same.As(t, want, isShell(line), "isShell(", line, ")")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"taskapi/cmd/taskapi/internal/httpserve"
+	"taskapi/internal/same"
 )
 
 // TestSecretsEnd: a link is good for a minute, and a session for twelve hours.
@@ -24,13 +25,9 @@ func TestSecretsEnd(t *testing.T) {
 		}
 		old := s.Link()
 		time.Sleep(linkTime)
-		if got := ask(old, "").StatusCode; got != http.StatusForbidden {
-			t.Errorf("a link after a minute: %d", got)
-		}
+		same.As(t, http.StatusForbidden, ask(old, "").StatusCode, "a link after a minute")
 		replaced, link := s.Link(), s.Link()
-		if got := ask(replaced, "").StatusCode; got != http.StatusForbidden {
-			t.Errorf("a link before the latest: %d", got)
-		}
+		same.As(t, http.StatusForbidden, ask(replaced, "").StatusCode, "a link before the latest")
 		time.Sleep(linkTime - time.Nanosecond)
 		cookie, _, _ := strings.Cut(ask(link, "").Header.Get("Set-Cookie"), ";")
 		script := "http://" + s.name + ".localhost/static/ui.js"
@@ -39,8 +36,6 @@ func TestSecretsEnd(t *testing.T) {
 			t.Errorf("a session within its time: %d", got)
 		}
 		time.Sleep(time.Nanosecond)
-		if got := ask(script, cookie).StatusCode; got != http.StatusUnauthorized {
-			t.Errorf("a session after its time: %d", got)
-		}
+		same.As(t, http.StatusUnauthorized, ask(script, cookie).StatusCode, "a session after its time")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"taskapi/auth"
+	"taskapi/internal/same"
 )
 
 func TestRefusedIsNamed(t *testing.T) {
@@ -18,14 +19,10 @@ func TestRefusedIsNamed(t *testing.T) {
 		PrintRefused(&b, &r)
 		return b.String()
 	}
-	if got := line(); got != "" {
-		t.Errorf("nothing was refused: %q", got)
-	}
+	same.As(t, "", line(), "no refusal")
 	lack("a", "/v1/var/nomad/jobs/dev", auth.VariablesWrite)
 	lack("b", "/v1/var/nomad/jobs/dev", auth.VariablesWrite)
-	if got, want := line(), "taskapi: 2 refused: variables-write on nomad/jobs/dev; see --policy\n"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	same.As(t, "taskapi: 2 refused: variables-write on nomad/jobs/dev; see --policy\n", line(), "two refusals")
 	for i := range 12 {
 		lack("a", "/v1/job/"+strconv.Itoa(i), auth.ReadJob)
 	}

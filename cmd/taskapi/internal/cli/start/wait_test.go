@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"taskapi/cmd/taskapi/internal/cli/start"
+	"taskapi/internal/same"
 )
 
 // guarded is what Say reads and writes while a test does: under synctest time passing is no synchronization.
@@ -96,9 +97,7 @@ func TestAWaitSaysForWhat(t *testing.T) {
 					time.Sleep(after)
 					synctest.Wait()
 					g.change(func() {
-						if got := g.said.String(); got != want {
-							t.Errorf("said %q, want %q", got, want)
-						}
+						same.As(t, want, g.said.String(), "said")
 						g.said.Reset()
 					})
 				})

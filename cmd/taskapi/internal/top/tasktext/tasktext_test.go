@@ -9,6 +9,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"taskapi/internal/same"
+
 	"github.com/charmbracelet/x/ansi"
 )
 
@@ -32,13 +34,9 @@ func TestClean(t *testing.T) {
 		"\u0301x":        "x",
 		"👩\u200d👩\ufe0f": "👩👩",
 	} {
-		if got := (Cleaner{}).Line([]byte(text)); got != want {
-			t.Errorf("%q is %q, want %q", text, got, want)
-		}
+		same.As(t, want, (Cleaner{}).Line([]byte(text)), text, " is")
 	}
-	if got, want := (Cleaner{ASCII: true}).Line([]byte("größe 界 \x1b[31m\xff")), "gr??e ? ?"; got != want {
-		t.Errorf("on a terminal with ASCII alone: %q, want %q", got, want)
-	}
+	same.As(t, "gr??e ? ?", (Cleaner{ASCII: true}).Line([]byte("größe 界 \x1b[31m\xff")), "on a terminal with ASCII alone")
 	if got := (Cleaner{}).Text("two\nlines " + strings.Repeat("x", 1<<20)); len(got) > MaxLineBytes+20 ||
 		!strings.HasPrefix(got, "two lines x") {
 		t.Errorf("%d bytes: %.40s", len(got), got)
