@@ -97,8 +97,7 @@ type fixture struct {
 func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
 	tb.Helper()
 	ring := identitytest.Keyring(tb)
-	verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: ring})
-	must.OK(tb, err)
+	verifier := must.Get(identity.NewVerifier(identity.VerifierConfig{Local: ring}))(tb)
 	w := &fixture{
 		tb: tb, ring: ring, verifier: &countingVerifier{Verifier: verifier}, allocs: new(allocations),
 		log: new(lockedBuffer), audit: new(lockedBuffer), refusals: new(auth.Refusals),
@@ -113,8 +112,7 @@ func newFixture(tb testing.TB, change ...func(*auth.Config)) *fixture {
 	for _, f := range change {
 		f(&config)
 	}
-	w.authenticator, err = auth.NewAuthenticator(config)
-	must.OK(tb, err)
+	w.authenticator = must.Get(auth.NewAuthenticator(config))(tb)
 	return w
 }
 

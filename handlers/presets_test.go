@@ -127,8 +127,8 @@ func TestPresetLocal(t *testing.T) {
 	}
 }
 
-// TestNomadOnTheWire asks as a task of the preset: what Nomad filters is empty here too, and what it refuses of the same
-// routes is refused in its words.
+// TestNomadOnTheWire asks as a task of the preset: what Nomad filters is empty here too, and what it refuses of the
+// same routes is refused in its words.
 func TestNomadOnTheWire(t *testing.T) {
 	s := newServer(t, quietAlloc(t), streaming(events.New()), withVariables(newVariables(t)))
 	for _, test := range []struct {

@@ -17,8 +17,7 @@ import (
 func follow(t *testing.T, client *api.Client, index uint64) <-chan *api.Events {
 	t.Helper()
 	topics := map[api.Topic][]string{api.TopicAllocation: {"*"}, api.TopicService: {"*"}}
-	lines := must.Get(client.EventStream().Stream(t.Context(), topics, index, nil))(t)
-	return lines
+	return must.Get(client.EventStream().Stream(t.Context(), topics, index, nil))(t)
 }
 
 // next returns the next event of a stream, and ok false at its end.

@@ -87,8 +87,7 @@ func TestLocks(t *testing.T) {
 	locks := func(task *authtest.Task) *api.Locks {
 		v := api.Variable{Path: path, Items: api.VariableItems{"leader": task.AllocationID()},
 			Lock: &api.VariableLock{TTL: "10s", LockDelay: "2m"}}
-		l := must.Get(task.Client(task.Token()).Locks(api.WriteOptions{}, v))(t)
-		return l
+		return must.Get(task.Client(task.Token()).Locks(api.WriteOptions{}, v))(t)
 	}
 	one, two := locks(srv.Task("test/web")), locks(srv.Task("b/web"))
 	must.Get(one.Acquire(t.Context()))(t)

@@ -28,8 +28,7 @@ func TestBad(t *testing.T) {
 			continue
 		}
 		sent++
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://task/v1/agent/health", http.NoBody)
-		must.OK(t, err)
+		r := must.Get(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://task/v1/agent/health", http.NoBody))(t)
 		r.Header.Set("X-Nomad-Token", token)
 		response := must.Get(client.Do(r))(t)
 		_, _ = io.Copy(io.Discard, response.Body)
@@ -176,10 +175,8 @@ func TestJWKS(t *testing.T) {
 		t.Errorf("discovery %+v", discovery)
 	}
 	for range 2 {
-		set, err := identity.ParseJWKS([]byte(get(t, srv.JWKSURL())))
-		must.OK(t, err)
-		verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: set})
-		must.OK(t, err)
+		set := must.Get(identity.ParseJWKS([]byte(get(t, srv.JWKSURL()))))(t)
+		verifier := must.Get(identity.NewVerifier(identity.VerifierConfig{Local: set}))(t)
 		verified, err := verifier.Verify(srv.Token(), time.Now())
 		if err != nil || verified.Claims.Issuer != discovery.Issuer {
 			t.Errorf("got %+v, %v", verified, err)

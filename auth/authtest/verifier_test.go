@@ -15,34 +15,26 @@ import (
 )
 
 // verifierOf returns a verifier of production on a server's key set, which it reads each time.
-func verifierOf(t *testing.T, srv *authtest.Server) func(string) error {
-	return func(token string) error {
-		set, err := identity.ParseJWKS([]byte(get(t, srv.JWKSURL())))
-		if err != nil {
-			return err
-		}
-		verifier, err := identity.NewVerifier(identity.VerifierConfig{Local: set})
-		if err != nil {
-			return err
-		}
-		_, err = verifier.Verify(token, time.Now())
-		return err
-	}
+func verifierOf(srv *authtest.Server) func(string) error {
+	return func(token string) error { return verifyAt(srv.JWKSURL(), token) }
 }
+
+// knowsNoAllocation leaves out the kinds of which only an allocation tells that they are bad.
+var knowsNoAllocation = authtest.Skip("it knows of no allocation",
+	"other-*", "*-missing", "allocation-prefix", "sub-of-another-task", "sub-cut", "sub-longer", "operator")
 
 // TestRunVerifier: a verifier that is right passes.
 func TestRunVerifier(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t)
-	authtest.RunVerifier(t, srv, verifierOf(t, srv), authtest.Rotation())
+	authtest.RunVerifier(t, srv, verifierOf(srv), authtest.Rotation())
 }
 
 // TestRunVerifierStrictly: a verifier as strict as package auth passes, but for the kinds that it can't know.
 func TestRunVerifierStrictly(t *testing.T) {
 	t.Parallel()
 	srv := authtest.NewServer(t)
-	authtest.RunVerifier(t, srv, verifierOf(t, srv), authtest.Strict(), authtest.Skip("it knows of no allocation",
-		"other-*", "*-missing", "allocation-prefix", "sub-of-another-task", "sub-cut", "sub-longer", "operator"))
+	authtest.RunVerifier(t, srv, verifierOf(srv), authtest.Strict(), knowsNoAllocation)
 }
 
 // golangJWT returns a verifier by golang-jwt with these options.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"taskapi/internal/must"
 )
 
 // says has the agent answer with these bytes, and close the connection.
@@ -252,10 +254,7 @@ func TestSmuggling(t *testing.T) {
 	for what, text := range cases {
 		word := fmt.Sprintf("case%02d", len(sent))
 		sent[word] = what
-		conn, err := net.Dial("unix", f.sockets["web"])
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("unix", f.sockets["web"]))(t)
 		_, _ = io.WriteString(conn, strings.Replace(text, "CASE", word, 1)+last)
 		_, _ = io.ReadAll(conn)
 		conn.Close()

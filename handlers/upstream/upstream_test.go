@@ -22,6 +22,7 @@ import (
 	"taskapi/auth/limitset"
 	"taskapi/handlers/upstream"
 	"taskapi/identity"
+	"taskapi/internal/must"
 	"taskapi/internal/polltest"
 	"taskapi/socket"
 )
@@ -71,15 +72,9 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, agent: newDouble(t), sockets: map[string]string{}, audit: &records{}}
 	var err error
-	f.ring, err = identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f.ring = must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "keyring")}))(t)
 	f.agent.jwks = f.ring.JWKS()
-	address, err := upstream.ParseAddress("unix://" + f.agent.path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := must.Get(upstream.ParseAddress("unix://" + f.agent.path))(t)
 	logger := slog.New(slog.DiscardHandler)
 	nomad := upstream.NewAgent(address, nil, func() string { return "gateway" })
 	keys := upstream.NewKeys(nomad)
@@ -108,10 +103,7 @@ func newFixture(t *testing.T) *fixture {
 	running.Go(func() { keys.Run(ctx, logger) })
 	for _, task := range []string{"web", "worker"} {
 		f.sockets[task] = filepath.Join(filepath.Dir(f.agent.path), task+".sock")
-		l, err := socket.Listen(socket.Config{Path: f.sockets[task], UID: -1, GID: -1, MaxConns: limits.Connections})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must.Get(socket.Listen(socket.Config{Path: f.sockets[task], UID: -1, GID: -1, MaxConns: limits.Connections}))(t)
 		running.Go(func() {
 			if err := server.Serve(ctx, l, auth.Owner{AllocationID: allocID, Task: task, AnyUser: true}); err != nil {
 				t.Error(err)
@@ -144,9 +136,7 @@ func (f *fixture) replaceKey() {
 	f.Helper()
 	old := f.ring.Active().ID
 	_, err := f.ring.Rotate()
-	if err := errors.Join(err, f.ring.Remove(old)); err != nil {
-		f.Fatal(err)
-	}
+	must.OK(f, errors.Join(err, f.ring.Remove(old)))
 	f.agent.mu.Lock()
 	defer f.agent.mu.Unlock()
 	f.agent.jwks = f.ring.JWKS()
@@ -200,14 +190,9 @@ func (f *fixture) do(task, method, uri, token, body string) answer {
 // raw sends bytes and returns the status of the first answer.
 func (f *fixture) raw(task, text string) int {
 	f.Helper()
-	conn, err := net.Dial("unix", f.sockets[task])
-	if err != nil {
-		f.Fatal(err)
-	}
+	conn := must.Get(net.Dial("unix", f.sockets[task]))(f)
 	defer conn.Close()
-	if _, err := io.WriteString(conn, text); err != nil {
-		f.Fatal(err)
-	}
+	must.Get(io.WriteString(conn, text))(f)
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return 0
@@ -219,10 +204,7 @@ func (f *fixture) raw(task, text string) int {
 // TestDoor: a request without this task's own token is refused, and the agent never hears of it.
 func TestDoor(t *testing.T) {
 	f := newFixture(t)
-	other, err := identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "other")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must.Get(identity.OpenKeyring(identity.KeyringConfig{Dir: filepath.Join(t.TempDir(), "other")}))(t)
 	mine := f.ring
 	f.ring = other
 	forged := f.token("web", allocID)
@@ -268,19 +250,13 @@ func TestCrowd(t *testing.T) {
 	f.agent.set("/v1/jobs", "[]")
 	token := f.token("web", allocID)
 	dial := func() net.Conn {
-		conn, err := net.Dial("unix", f.sockets["web"])
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must.Get(net.Dial("unix", f.sockets["web"]))(t)
 		t.Cleanup(func() { conn.Close() })
 		return conn
 	}
 	ask := func(conn net.Conn, token string) int {
 		_, _ = fmt.Fprintf(conn, "GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: %s\r\n\r\n", token)
-		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 		defer response.Body.Close()
 		return response.StatusCode
 	}
@@ -480,10 +456,7 @@ func TestChangesOnce(t *testing.T) {
 		f.do("web", "GET", "/v1/agent/self", token, "") // leaves a connection to the agent that can be used again
 		r, _ := http.NewRequestWithContext(t.Context(), method, "http://gateway"+path, nil)
 		r.Header = http.Header{"X-Nomad-Token": {token}, "Idempotency-Key": {"1"}, "X-Idempotency-Key": {"1"}}
-		response, err := f.client("web").Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		response := must.Get(f.client("web").Do(r))(t)
 		response.Body.Close()
 		if response.StatusCode != http.StatusBadGateway {
 			t.Errorf("%s: %d", request, response.StatusCode)
@@ -630,10 +603,7 @@ func TestAnswersOfTrouble(t *testing.T) {
 	defer cancel()
 	r, _ := http.NewRequestWithContext(ctx, "GET", "http://gateway/v1/jobs", nil)
 	r.Header.Set("X-Nomad-Token", token)
-	response, err := f.client("web").Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(f.client("web").Do(r))(t)
 	defer response.Body.Close()
 	if n, err := io.CopyN(io.Discard, response.Body, 32<<20); err != nil {
 		t.Errorf("after %d bytes: %v", n, err)
@@ -740,10 +710,7 @@ func TestStreams(t *testing.T) {
 	})
 	r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://gateway/v1/event/stream", nil)
 	r.Header.Set("Authorization", "Bearer "+token)
-	response, err := f.client("web").Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := must.Get(f.client("web").Do(r))(t)
 	defer response.Body.Close()
 	lines := bufio.NewScanner(response.Body)
 	for i := range 3 {
@@ -764,23 +731,14 @@ func TestStreams(t *testing.T) {
 func TestGrown(t *testing.T) {
 	f := newFixture(t)
 	f.agent.set("/v1/jobs", "[]")
-	conn, err := net.Dial("unix", f.sockets["web"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("unix", f.sockets["web"]))(t)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(polltest.Deadline())) // a hung test ends
 	from, token := bufio.NewReader(conn), f.token("web", allocID)
 	ask := func() *http.Response {
 		head := "GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: " + token + "\r\n\r\n"
-		if _, err := io.WriteString(conn, head); err != nil {
-			t.Fatal(err)
-		}
-		response, err := http.ReadResponse(from, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return response
+		must.Get(io.WriteString(conn, head))(t)
+		return must.Get(http.ReadResponse(from, nil))(t)
 	}
 	for range 20 { // so that the head is remembered
 		_, _ = io.Copy(io.Discard, ask().Body)
@@ -804,7 +762,7 @@ func TestGrown(t *testing.T) {
 		_, _ = io.Copy(io.Discard, response.Body)
 		response = ask()
 	}
-	_, err = io.CopyN(io.Discard, response.Body, half)
+	_, err := io.CopyN(io.Discard, response.Body, half)
 	close(goOn)
 	n, rest := io.Copy(io.Discard, response.Body)
 	if err != nil || rest != nil || n != half {
@@ -842,14 +800,9 @@ func TestCommands(t *testing.T) {
 	if got := f.raw("web", "GET /v1/agent/monitor"+head); got != http.StatusBadRequest {
 		t.Errorf("a request that is no command: %d", got)
 	}
-	conn, err := net.Dial("unix", f.sockets["web"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must.Get(net.Dial("unix", f.sockets["web"]))(t)
 	defer conn.Close()
-	if _, err := io.WriteString(conn, "GET /v1/client/allocation/"+allocID+"/exec?task=web"+head); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(io.WriteString(conn, "GET /v1/client/allocation/"+allocID+"/exec?task=web"+head))(t)
 	from := bufio.NewReader(conn)
 	if response, err := http.ReadResponse(from, nil); err != nil || response.StatusCode != 101 {
 		t.Fatal(response, err)
