@@ -346,8 +346,8 @@ func front(t *testing.T, n *etcdtest.Node, call func(w http.ResponseWriter, path
 	})
 }
 
-// swallowing opens the store of a server that makes a change and does not answer, once the returned switch is on. It ends
-// the request by a call.
+// swallowing opens the store of a server that makes a change and does not answer, once the returned switch is on. It
+// ends the request by a call.
 func swallowing(t *testing.T, node *etcdtest.Node, end func(http.ResponseWriter)) (*etcd.Store, *atomic.Bool) {
 	swallow := new(atomic.Bool)
 	return open(t, front(t, node, func(w http.ResponseWriter, path string, body []byte) bool {
