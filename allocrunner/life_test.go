@@ -143,7 +143,10 @@ func TestGroupShutdownDelayGoesOn(t *testing.T) {
 	t.Parallel()
 	d := &diary{}
 	began := time.Now()
-	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) { noted(d, c); g.ShutdownDelay = new(time.Hour) },
+	r := runWith(t, "service", func(g *api.TaskGroup, c *interfaces.Config) {
+		noted(d, c)
+		g.ShutdownDelay = new(time.Hour)
+	},
 		shell("main", "exec sleep 1000"))
 	r.untilCalls(d, "main poststart", 1)
 	must.OK(t, r.runner.Stop(t.Context(), interfaces.StopRequest{}))

@@ -207,7 +207,9 @@ func TestFailures(t *testing.T) {
 		"two jobs are called default/test": func(tb authtest.TB) {
 			authtest.NewServer(tb, authtest.Job{Tasks: []string{"a"}}, authtest.Job{Tasks: []string{"b"}})
 		},
-		"policy:1:":           func(tb authtest.TB) { authtest.NewServer(tb, authtest.OIDC(), authtest.Policy(`task "web" {`)) },
+		"policy:1:": func(tb authtest.TB) {
+			authtest.NewServer(tb, authtest.OIDC(), authtest.Policy(`task "web" {`))
+		},
 		`"nomd" is no preset`: func(tb authtest.TB) { authtest.NewServer(tb, authtest.Policy("nomd")) },
 		"has a block already": func(tb authtest.TB) {
 			authtest.NewServer(tb, authtest.Policy(`task "web" { policy = "read" }`)).Deny(auth.ReadJob)

@@ -33,8 +33,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Backoff has the pauses between attempts of which the last ones failed. They double from First to Last, and each is cut
-// by up to a half at random: after a server's return, its clients don't come in one moment.
+// Backoff has the pauses between attempts of which the last ones failed. They double from First to Last, and each is
+// cut by up to a half at random: after a server's return, its clients don't come in one moment.
 type Backoff struct {
 	First, Last time.Duration // zero for a second and half a minute
 	Failures    int           // since the last success

@@ -182,8 +182,8 @@ func (p *Provider) registration(s *interfaces.ServiceInstance) (*api.ServiceRegi
 		return nil, fmt.Errorf("its port %d must be between 0 and 65535", s.Port)
 	}
 	if address, err := netip.ParseAddr(s.Address); err == nil && address.IsUnspecified() {
-		return nil, fmt.Errorf("its address %s is that of no machine: give one of this machine, by the setting host_ip or the "+
-			"service's address", s.Address)
+		return nil, fmt.Errorf("its address %s is that of no machine: give one of this machine, by the setting host_ip or "+
+			"the service's address", s.Address)
 	}
 	registration := new(s.ServiceRegistration)
 	registration.Tags = append([]string{}, s.Tags...)

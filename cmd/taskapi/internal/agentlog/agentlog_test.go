@@ -48,7 +48,8 @@ func TestFollow(t *testing.T) {
 	logger.Error("two\nlines\x1b[2J", "v", "\x1b[2J")
 
 	want := []string{
-		`[DEBUG] agent: detail: n=1`, `[WARN]  agent: slow: alloc="a b" g.k=v`, `[ERROR] agent: "two\nlines\x1b[2J": v="\x1b[2J"`,
+		`[DEBUG] agent: detail: n=1`, `[WARN]  agent: slow: alloc="a b" g.k=v`,
+		`[ERROR] agent: "two\nlines\x1b[2J": v="\x1b[2J"`,
 	}
 	got := unread(all)
 	for i, line := range got {

@@ -125,7 +125,8 @@ Flags may be written in Nomad's style (-var) or GNU's (--var).`,
 	return root
 }
 
-// prose returns what the help of a command says about it, in lines of 80 columns. An indented paragraph keeps its lines.
+// prose returns what the help of a command says about it, in lines of 80 columns. An indented paragraph keeps its
+// lines.
 func prose(cmd *cobra.Command) string {
 	var p comment.Parser
 	printer := comment.Printer{TextCodePrefix: "  "}

@@ -81,7 +81,8 @@ func TestMistakesInJobFiles(t *testing.T) {
 		"a command beside the config": {driver, driver + "\n" + command, " command belongs in the task's config block."},
 		"no quotes":                   {command, "command = /bin/sleep", " A text stands in double quotes."},
 		"a unit of CPU":               {config, "resources {\ncpu = \"500MHz\"\n}\n" + config, " Write cpu = 500 (MHz)."},
-		"a unit of memory":            {config, "resources {\nmemory = \"256 MB\"\n}\n" + config, " Write memory = 256 (MB)."},
+		"a unit of memory": {config, "resources {\nmemory = \"256 MB\"\n}\n" + config,
+			" Write memory = 256 (MB)."},
 
 		"no provider, as in most examples": {task, service("name = \"web\"\nport = \"http\""),
 			`:6: group "shop" > service "web": service provider: write provider = "nomad" into this block, and `},

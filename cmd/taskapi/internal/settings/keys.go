@@ -79,7 +79,7 @@ var Keys = sync.OnceValue(func() []Key {
 			"SOURCE[,iss=ISSUER][,aud=AUDIENCE]...[,exp=optional][,claim.NAME=PATTERN]..., where SOURCE of the JWK set is " +
 			"a file, a URL or unix:///PATH; docs/security.md explains the options",
 			put: list(func(s *agent.Settings) *[]string { return &s.JWKS }), absolute: absoluteSource},
-		{Name: "audit.path", Doc: "file that gets a JSON line for each refusal and each change; a new one when it was renamed",
+		{Name: "audit.path", Doc: "file that gets a JSON line for each refusal and each change; a new one after a rename",
 			put: text(func(s *agent.Settings) *string { return &s.AuditLog }), absolute: absolutePath},
 		{Name: "audit.required", Doc: "true refuses changes that the audit log can't record",
 			put: flag(func(s *agent.Settings) *bool { return &s.AuditRequired })},

@@ -231,8 +231,8 @@ func (u *updater) forNextStart(l base.Layout) string {
 	if !u.restart {
 		return ""
 	}
-	return "; '" + l.Command("restart") + "' restarts tasks for what applies from their next start; --replace also fetches " +
-		"artifacts again"
+	return "; '" + l.Command("restart") + "' restarts tasks for what applies from their next start; --replace also " +
+		"fetches artifacts again"
 }
 
 // update gives the allocation, whose last version is before, another job, prints the changes, and returns when the
