@@ -62,19 +62,20 @@ func (r *Runner) checksChanged(results api.AllocCheckStatuses) {
 	r.health.observe()
 }
 
+// setHealth publishes and saves the health. The allocation may have ended meanwhile, so nothing else would save it.
 func (r *Runner) setHealth(healthy bool) {
 	r.snapshots.Change(func(a *api.Allocation) {
 		a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: &healthy, Timestamp: time.Now().UTC(),
 			ModifyIndex: a.ModifyIndex + 1}
 	})
 	r.updated()
+	_ = r.save() // the journal logs what goes wrong
 }
 
 // SetHealth decides the allocation's health in place of its checks and task states.
 func (r *Runner) SetHealth(healthy bool) {
 	r.health.unwatch()
 	r.setHealth(healthy)
-	_ = r.save() // the journal logs what goes wrong
 }
 
 // FailDeployment ends a deployment that runs as failed. The tasks run on.
