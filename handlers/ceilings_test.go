@@ -19,6 +19,7 @@ import (
 	"taskapi/handlers/internal/transport"
 	"taskapi/handlers/internal/transport/transporttest"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -31,7 +32,7 @@ func bubbled(t *testing.T, alloc *fakeAlloc, change ...func(*handlers.Config)) (
 // bubbledBy is bubbled with an API that a function makes.
 func bubbledBy(t *testing.T, alloc *fakeAlloc, newAPI func(handlers.Config) *handlers.API,
 	change ...func(*handlers.Config)) (dial func() net.Conn, stop func()) {
-	log := new(syncBuffer)
+	log := new(polltest.Log)
 	config := handlers.Config{Server: handlers.Server{
 		Authenticator: fakeAuthenticator{}, Allocs: allocs{alloc}, Logger: slog.New(slog.NewTextHandler(log, nil)),
 		PeerOf: func(net.Conn) (auth.Peer, error) { return peer, nil },

@@ -2,7 +2,6 @@ package handlers_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -268,7 +267,7 @@ func newAlloc(tb testing.TB) *fakeAlloc {
 // server is the API on a unix socket.
 type server struct {
 	path string
-	log  *syncBuffer
+	log  *polltest.Log
 	stop func()
 
 	mu      sync.Mutex // guards the fields below
@@ -302,24 +301,6 @@ func (s *server) audited() []auth.Record {
 	return s.records
 }
 
-// syncBuffer is a buffer that a logger and a test can share.
-type syncBuffer struct {
-	mu  sync.Mutex // guards buf
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // peer is who every connection of the tests comes from.
 var peer = auth.Peer{UID: 1000, GID: 1000, PID: 4242}
 
@@ -335,7 +316,7 @@ func newServer(tb testing.TB, alloc *fakeAlloc, change ...func(*handlers.Config)
 // newServerOf is newServer on another's socket.
 func newServerOf(tb testing.TB, owner auth.Owner, alloc *fakeAlloc, change ...func(*handlers.Config)) *server {
 	tb.Helper()
-	s := &server{log: new(syncBuffer)}
+	s := &server{log: new(polltest.Log)}
 	config := handlers.Config{
 		Server: handlers.Server{
 			Authenticator: fakeAuthenticator{}, Allocs: allocs{alloc}, Auditor: s,

@@ -22,6 +22,7 @@ import (
 	"taskapi/handlers/events"
 	"taskapi/identity"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 	"taskapi/socket"
 )
 
@@ -82,7 +83,7 @@ func TestWebsocket(t *testing.T) {
 		return nil
 	}
 	authenticator, sign := realAuthenticator(t)
-	log, audited := new(syncBuffer), new(server)
+	log, audited := new(polltest.Log), new(server)
 	listener, stop, ended := onRealSocket(t, handlers.Server{
 		Authenticator: authenticator, Allocs: allocs{alloc}, Auditor: audited,
 		Logger: slog.New(slog.NewTextHandler(log, nil)),

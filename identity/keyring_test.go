@@ -151,32 +151,13 @@ func TestReloadKeepsTheKeysWhenTheRingIsGone(t *testing.T) {
 }
 
 // runWatch runs a watch until the test ends and returns its log.
-func runWatch(t *testing.T, watch func(context.Context, *slog.Logger)) *logBuffer {
+func runWatch(t *testing.T, watch func(context.Context, *slog.Logger)) *polltest.Log {
 	ctx, cancel := context.WithCancel(context.Background())
-	log := new(logBuffer)
+	log := new(polltest.Log)
 	var done sync.WaitGroup
 	done.Go(func() { watch(ctx, slog.New(slog.NewJSONHandler(log, nil))) })
 	t.Cleanup(func() { cancel(); done.Wait() })
 	return log
-}
-
-// logBuffer is a log that can be read while it is written.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// count returns how often the log holds text.
-func (l *logBuffer) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), text)
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {

@@ -16,6 +16,7 @@ import (
 
 	"taskapi/identity"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 func setOf(forgers ...tokenIssuer) []byte {
@@ -107,11 +108,11 @@ func TestFileSourceWatch(t *testing.T) {
 	source := must.Get(identity.OpenFileSource(path))(t)
 	log := runWatch(t, source.Watch)
 	write(t, path, []byte("{"), 0o644)
-	eventually(t, "the bad set is reported", func() bool { return log.count("keys can't be reloaded") > 0 })
+	eventually(t, "the bad set is reported", func() bool { return strings.Count(log.String(), "keys can't be reloaded") > 0 })
 	write(t, path, []byte(`{"keys":[`+b.JWK("")+`,`+skippedKey+`]}`), 0o644)
 	eventually(t, "the new set is trusted", func() bool { return slices.Equal(source.Keys().IDs(), []string{"b"}) })
-	eventually(t, "the RSA key is warned about", func() bool { return log.count(`"kid":"rsa-1"`) == 1 })
-	if n := log.count("key set refused"); n > 2 { // a write that was seen when half done may add one
+	eventually(t, "the RSA key is warned about", func() bool { return strings.Count(log.String(), `"kid":"rsa-1"`) == 1 })
+	if n := strings.Count(log.String(), "key set refused"); n > 2 { // a write that was seen when half done may add one
 		t.Errorf("the bad set was reported %d times", n)
 	}
 }
@@ -162,7 +163,7 @@ func TestURLSourceKeepsToItsSchedule(t *testing.T) {
 			t.Errorf("%d keys before Run", n)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		log := new(logBuffer)
+		log := new(polltest.Log)
 		done := make(chan struct{})
 		go func() { defer close(done); source.Run(ctx, slog.New(slog.NewTextHandler(log, nil))) }()
 		at := func(after time.Duration, want string) {
@@ -192,7 +193,7 @@ func TestURLSourceKeepsToItsSchedule(t *testing.T) {
 			t.Errorf("fetched at %v, want %v", issuer.fetches, want)
 		}
 		// Down, 503, a bad set; down again; no key trusted any more.
-		if n := log.count("can't be reloaded"); n != 5 {
+		if n := strings.Count(log.String(), "can't be reloaded"); n != 5 {
 			t.Errorf("%d failures logged, want 5, each once", n)
 		}
 	})
@@ -224,7 +225,7 @@ func TestURLSourceFetches(t *testing.T) {
 			defer server.Close()
 			source := must.Get(identity.NewURLSource(identity.URLSourceConfig{URL: server.URL}))(t)
 			log := runWatch(t, source.Run)
-			eventually(t, "the log says "+c.text, func() bool { return log.count(c.text) == 1 })
+			eventually(t, "the log says "+c.text, func() bool { return strings.Count(log.String(), c.text) == 1 })
 			if got := source.Keys().Len(); got != c.keys {
 				t.Errorf("%d keys, want %d", got, c.keys)
 			}

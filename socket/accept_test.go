@@ -1,7 +1,6 @@
 package socket_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -148,7 +147,7 @@ func TestBudgetIsShared(t *testing.T) {
 
 func TestAFloodIsAnsweredWhole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "api.sock")
-	var log lockedBuffer
+	var log polltest.Log
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	l := newListener(t, socket.Config{Path: path, MaxConns: 1, Refusal: []byte(refusal), Logger: logger})
 	conns := serve(t, l)
@@ -176,23 +175,6 @@ func TestAFloodIsAnsweredWhole(t *testing.T) {
 	if got := strings.Count(log.String(), "\n"); got == 0 || got > flood/10 {
 		t.Errorf("%d lines in the log for %d refusals", got, flood)
 	}
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // A refused client that never reads, sends or closes can't keep its place for long.

@@ -1,7 +1,6 @@
 package templates_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -106,24 +105,12 @@ type running struct {
 	cfg    interfaces.Config
 	runner *allocrunner.Runner
 	result chan error
-	log    *bytes.Buffer
+	log    *polltest.Log
 	state  *state.DB
 	edit   func(*interfaces.Saved) // changes the state with which another runner begins; nil for no change
 
 	mu     sync.Mutex // guards events
 	events []string   // TYPE: MESSAGE
-}
-
-// lockedBuffer is a log of several goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex
-	to *bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.to.Write(p)
 }
 
 // run runs a task, a script of the shell, with templates.
@@ -143,12 +130,12 @@ func (s *shared) runTask(task *api.Task) *running {
 	db, err := state.Open(filepath.Join(cmp.Or(s.stateDir, s.t.TempDir()), "state.db"), "test")
 	must.OK(s.t, err)
 	s.t.Cleanup(func() { _ = db.Close() })
-	r := &running{t: s.t, shared: s, log: new(bytes.Buffer), state: db}
+	r := &running{t: s.t, shared: s, log: new(polltest.Log), state: db}
 	r.cfg = interfaces.Config{
 		Alloc: &api.Allocation{ID: "115ef685-6b9e-3eaf-e74b-6b04f094ebca", Name: "job.g[0]", Namespace: "default",
 			JobID: "job", Job: job, TaskGroup: "g", NodeID: "n", NodeName: "n"},
 		Dir: filepath.Join(cmp.Or(s.dir, s.t.TempDir()), "alloc"), State: db,
-		Logger: slog.New(slog.NewTextHandler(&lockedBuffer{to: r.log}, nil)),
+		Logger: slog.New(slog.NewTextHandler(r.log, nil)),
 	}
 	r.cfg.OnEvent = func(_ string, e *api.TaskEvent) {
 		r.mu.Lock()

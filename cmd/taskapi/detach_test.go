@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 	"taskapi/internal/proc"
 )
 
@@ -30,7 +31,7 @@ func TestDetachedOutlivesItsTerminal(t *testing.T) {
 	dir := shortDir(t)
 	file := jobFile(t, survivorJob)
 	window, programs := openTerminal(t)
-	var out syncBuffer
+	var out polltest.Log
 	cmd := exec.Command(self(t), "run", "-data-dir", dir, "-alloc-id", testAllocID, "-detach", file)
 	cmd.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = programs, &out, programs

@@ -12,6 +12,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // sleepJob is a job of a name whose task has an identity and sleeps.
@@ -113,7 +114,7 @@ func TestUpdateAfterTheEnd(t *testing.T) {
 		alloc := asked(client.Allocations().Info(testAllocID, nil))(t)
 		ended = alloc.ClientTerminalStatus()
 	}
-	var said syncBuffer
+	var said polltest.Log
 	code := cli.Run(t.Context(), []string{"update", "--replace", "--data-dir", string(r.layout), testAllocID,
 		jobFile(t, strings.Replace(promptJob, "1000", "2000", 1))}, testEnvironment(&said, &said))
 	if code != base.ExitFailed || !strings.Contains(said.String(), " has ended (complete); ") {

@@ -22,6 +22,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // execJob is a task that may run commands, by execPolicy, and one that may not.
@@ -178,7 +179,7 @@ func TestExecEndsWithItsClient(t *testing.T) {
 	until(t, first, "the command of a client that was killed has ended", func() bool { return !alive([]byte(child)) })
 
 	client, child = session()
-	var said syncBuffer
+	var said polltest.Log
 	client.Stderr = &said
 	kill(t, first)
 	until(t, first, "the command has ended with taskapi", func() bool { return !alive([]byte(child)) })

@@ -14,6 +14,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/internal/disktest"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // TestRunOnAFullDisk says why there is no allocation, also when the log can't, and leaves no directory of an allocation
@@ -86,7 +87,7 @@ func TestAnEndThatCanNotBeSaved(t *testing.T) {
 		"status " + testAllocID: "Its tasks have ended",
 	} {
 		args := append(strings.Fields(command), "--data-dir", data)
-		var out, stderr syncBuffer
+		var out, stderr polltest.Log
 		code := cli.Run(t.Context(), args, testEnvironment(&out, &stderr))
 		got := out.String()
 		others := strings.ReplaceAll(got, "not running", "")

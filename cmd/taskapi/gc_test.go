@@ -17,6 +17,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // TestGCLeavesANewRunAlone has another allocation of the same ID begin as soon as that is possible while gc removes
@@ -41,7 +42,7 @@ func TestGCLeavesANewRunAlone(t *testing.T) {
 			0o600)))
 	}
 	removed := make(chan int, 1)
-	var said syncBuffer
+	var said polltest.Log
 	go func() {
 		removed <- cli.Run(t.Context(), []string{"gc", "--data-dir", string(l), testAllocID}, testEnvironment(&said, &said))
 	}()

@@ -16,6 +16,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/disktest"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 const isolatedJob = `
@@ -50,7 +51,7 @@ func TestIsolatedTasksOnAFullDisk(t *testing.T) {
 
 	second := startProcess(t, dir, file, "--isolate-users")
 	until(t, second, "it goes on", func() bool {
-		var out syncBuffer // while it starts, it may not answer
+		var out polltest.Log // while it starts, it may not answer
 		code := cli.Run(t.Context(), []string{"status", "--data-dir", dir}, testEnvironment(&out, &out))
 		return code == base.ExitOK && strings.Contains(out.String(), "]  running  ")
 	})

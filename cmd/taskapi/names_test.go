@@ -18,6 +18,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // sleeper is a job that runs until it is stopped.
@@ -57,7 +58,7 @@ func TestOneRunGetsAName(t *testing.T) {
 	for range 8 {
 		type result struct {
 			err error
-			out *syncBuffer
+			out *polltest.Log
 		}
 		ended := make(chan result)
 		const processes = 4
@@ -163,7 +164,7 @@ func TestNamesInEveryCommand(t *testing.T) {
 				flag++
 			}
 			words = slices.Insert(words, flag, "--data-dir="+dir)
-			var out, errs syncBuffer
+			var out, errs polltest.Log
 			code := cli.Run(t.Context(), words, testEnvironment(&out, &errs))
 			if code != base.ExitOK || !regexp.MustCompile(pattern).MatchString(
 				out.String()+errs.String()) {

@@ -19,6 +19,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 var proxiedAt = regexp.MustCompile(`passing requests at (http://\S+) on to `)
@@ -26,7 +27,7 @@ var proxiedAt = regexp.MustCompile(`passing requests at (http://\S+) on to `)
 // startProxy runs 'taskapi proxy' until the test ends and returns its URL.
 func startProxy(t *testing.T, r *running, args ...string) string {
 	t.Helper()
-	var stdout, stderr syncBuffer
+	var stdout, stderr polltest.Log
 	ctx, cancel := context.WithCancel(t.Context())
 	code := make(chan int, 1)
 	go func() {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -107,29 +105,11 @@ func serveForTest(addr string) {
 	os.Exit(1)
 }
 
-// syncBuffer is a buffer that a program writes and a test reads.
-type syncBuffer struct {
-	mu  sync.Mutex // guards the field below
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // running is taskapi run in this process.
 type running struct {
 	t              *testing.T
 	layout         datadir.Dir
-	stdout, stderr syncBuffer
+	stdout, stderr polltest.Log
 	cancel         context.CancelFunc
 	code           chan int
 }

@@ -10,6 +10,7 @@ import (
 
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
+	"taskapi/internal/polltest"
 )
 
 // TestOperatorSecret: what 'token mint --operator --opaque' prints is the operator's on operator.sock and on no other,
@@ -21,7 +22,7 @@ func TestOperatorSecret(t *testing.T) {
 	r.operator()
 	mint := func(want int, args ...string) string {
 		t.Helper()
-		var out, errs syncBuffer
+		var out, errs polltest.Log
 		args = append([]string{"token", "mint", "--data-dir", dir}, args...)
 		if code := cli.Run(t.Context(), args, testEnvironment(&out, &errs)); code != want {
 			t.Fatalf("%q: exit code %d\n%s", args, code, errs.String())
@@ -55,7 +56,7 @@ func TestOperatorSecret(t *testing.T) {
 	})
 
 	file := writeFile(t, filepath.Join(t.TempDir(), "secret"), secret+"\n")
-	var out syncBuffer
+	var out polltest.Log
 	explain := []string{"token", "explain", "--data-dir", dir, file}
 	if code := cli.Run(t.Context(), explain, testEnvironment(&out, &out)); code != base.ExitOK ||
 		!strings.HasSuffix(out.String(), "accepted\n") {

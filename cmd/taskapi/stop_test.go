@@ -22,6 +22,7 @@ import (
 	"taskapi/identity"
 	"taskapi/internal/disktest"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // orderlyJob is a task that says that it got its kill signal, and one that follows it. Both have an identity.
@@ -97,7 +98,7 @@ func newKeyring(t *testing.T, dir string) string {
 // what that is.
 func wantStopped(t *testing.T, dir string, wantCode int, wantSaid string) {
 	t.Helper()
-	var said syncBuffer
+	var said polltest.Log
 	if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID},
 		testEnvironment(&said, &said)); code != wantCode {
 		t.Errorf("exit code %d, want %d", code, wantCode)
@@ -187,7 +188,7 @@ func TestStopNeedsNoState(t *testing.T) {
 			dir := shortDir(t)
 			_ = abandoned(t, dir)
 			must.OK(t, damage(datadir.Dir(dir).State(testAllocID)))
-			var said syncBuffer
+			var said polltest.Log
 			code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID}, testEnvironment(&said, &said))
 			if code != base.ExitOK || !strings.Contains(said.String(), "its tasks were killed") {
 				t.Errorf("exit code %d: %s", code, said.String())
@@ -258,7 +259,7 @@ func TestStopOnADiskThatNeverHadTheState(t *testing.T) {
 			taskapi(t, "stop", "--now", "--data-dir", dir, testAllocID)
 			continue
 		}
-		var said syncBuffer
+		var said polltest.Log
 		if code := cli.Run(t.Context(), []string{"stop", "--data-dir", dir, testAllocID},
 			testEnvironment(&said, &said)); code != base.ExitOK {
 			t.Errorf("exit code %d", code)
@@ -321,7 +322,7 @@ func TestStopKillsWhatAnEndedAllocationHasLeft(t *testing.T) {
 		{"stop", "has already ended", base.ExitOK},
 		{"gc", "removed", base.ExitOK},
 	} {
-		var out syncBuffer
+		var out polltest.Log
 		if code := cli.Run(t.Context(), []string{tc.command, "--data-dir", dir, testAllocID},
 			testEnvironment(&out, &out)); code != tc.code || !strings.Contains(out.String(), tc.want) {
 			t.Errorf("%s: code %d, want %d: %s", tc.command, code, tc.code, out.String())

@@ -64,7 +64,7 @@ job "survivor" {
 // taskapiProcess is taskapi as a process of its own, which can be killed.
 type taskapiProcess struct {
 	*exec.Cmd
-	out *syncBuffer
+	out *polltest.Log
 }
 
 // startProcess runs the job file in a process.
@@ -101,7 +101,7 @@ func startCommandWith(t *testing.T, program string, env []string, args ...string
 
 // newProcess returns a process that has not been started.
 func newProcess(program string, args ...string) taskapiProcess {
-	p := taskapiProcess{exec.Command(program, args...), new(syncBuffer)}
+	p := taskapiProcess{exec.Command(program, args...), new(polltest.Log)}
 	p.Env = append(os.Environ(), "TASKAPI_TEST_MAIN=1")
 	p.Stdout, p.Stderr = p.out, p.out
 	p.WaitDelay = deadline // for the output, which a process that it left behind may hold

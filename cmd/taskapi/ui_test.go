@@ -22,6 +22,7 @@ import (
 	"taskapi/allocrunner/datadir"
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 	"taskapi/socket"
 )
 
@@ -120,7 +121,7 @@ func startUI(t *testing.T, r *running, args ...string) *page {
 	p := &page{running: r, input: input, out: bufio.NewReader(out), Client: http.Client{Jar: jar}}
 	ctx, cancel := context.WithCancel(t.Context())
 	code := make(chan int, 1)
-	var stderr syncBuffer
+	var stderr polltest.Log
 	w := testEnvironment(output, &stderr)
 	w.Stdin = in
 	go func() {
@@ -442,7 +443,7 @@ func TestUIAddress(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	for _, address := range []string{"0.0.0.0:0", "[::]:0", "192.0.2.1:80", ":80", "localhost", "unix://x"} {
-		var stderr syncBuffer
+		var stderr polltest.Log
 		args := []string{"ui", "--data-dir", dir, "--listen", address}
 		if code := cli.Run(t.Context(), args, testEnvironment(io.Discard, &stderr)); code != 2 {
 			t.Errorf("--listen %s: %d %s", address, code, stderr.String())
@@ -455,7 +456,7 @@ func TestUIAddress(t *testing.T) {
 		defer squatter.Close()
 		free := strings.Replace(squatter.Addr().String(), "[::1]", "127.0.0.1", 1)
 		other := startUI(t, &running{t: t}, "--data-dir", dir)
-		var stderr syncBuffer
+		var stderr polltest.Log
 		args := []string{"ui", "--data-dir", dir, "--listen", free}
 		code := cli.Run(t.Context(), args, testEnvironment(io.Discard, &stderr))
 		if code != 2 || !strings.Contains(stderr.String(), "[::1]:") {
@@ -633,7 +634,7 @@ func TestUIOpensBrowser(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "DISPLAY=:99", "TMPDIR=" + dir, "HOME=" + dir,
 		"TASKAPI_TEST_MAIN=1"}
-	var out syncBuffer
+	var out polltest.Log
 	cmd.Stdout, cmd.Stderr = &out, &out
 	must.OK(t, cmd.Start())
 	r := &running{t: t, code: make(chan int)}

@@ -16,6 +16,7 @@ import (
 	"taskapi/cmd/taskapi/internal/cli"
 	"taskapi/cmd/taskapi/internal/cli/base"
 	"taskapi/internal/must"
+	"taskapi/internal/polltest"
 )
 
 // askOver sends one request over a socket and returns its status, index and body.
@@ -175,7 +176,7 @@ func TestLocks(t *testing.T) {
 	if seen, _, err := task.Variables().Read(v.Path, nil); err != nil || seen.Lock != nil {
 		t.Errorf("the task sees %+v, %v", seen, err)
 	}
-	var out syncBuffer
+	var out polltest.Log
 	if code := cli.Run(t.Context(), []string{"var", "lock", "-data-dir", dir, "-early-return", v.Path, "echo"},
 		testEnvironment(&out, &out)); code != base.ExitOwn {
 		t.Errorf("var lock: exit code %d\n%s", code, out.String())

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"taskapi/cmd/taskapi/internal/top/tasktext"
 	"taskapi/internal/must"
@@ -26,7 +27,7 @@ var update = flag.Bool("update", false, "write the golden screens")
 
 func TestMain(m *testing.M) {
 	if at := os.Getenv(screenEnv); at != "" {
-		os.Exit(showScreen(at))
+		unix.Exit(showScreen(at)) // os.Exit would let the race detector sleep for a second
 	}
 	goleak.VerifyTestMain(m)
 }
