@@ -49,8 +49,8 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
-// BenchmarkVerifyOverRaw verifies a token, and its signature alone, in turn, so that what else the machine does falls
-// on both, and reports the ratio of their medians. It is to be at most 1.25.
+// BenchmarkVerifyOverRaw verifies a token and its signature alone in turn, so that a busy machine slows both. It
+// reports the ratio of their medians, which is to be at most 1.25.
 func BenchmarkVerifyOverRaw(b *testing.B) {
 	ring := identitytest.Keyring(b)
 	v := newVerifier(b, identity.VerifierConfig{Local: ring})

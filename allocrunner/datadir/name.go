@@ -70,7 +70,7 @@ func (d Dir) mayBe(id string, alloc *api.Allocation) bool {
 func (d Dir) CheckUnread(alloc *api.Allocation) error {
 	ids, err := d.IDs()
 	for _, id := range ids {
-		if state.Ended(d.State(id)) { // as most of them, of which no more need be read
+		if state.Ended(d.State(id)) { // most have, and this reads only the end of the file
 			continue
 		}
 		if saved, err := d.Peek(id); err == nil && saved != nil {

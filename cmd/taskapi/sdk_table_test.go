@@ -66,7 +66,7 @@ var sdkTable = []sdkCalls{
 
 	{"Namespaces", "Info List PrefixList", works, works, "that of the job"},
 	{"Namespaces", "Delete Register", "501", "501",
-		"namespaces are those of the jobs: give a job the namespace that it is to have"},
+		"a namespace comes with its jobs: name it in a job file"},
 	{"Search", "FuzzySearch PrefixSearch", works, works, "what the caller may see"},
 	{"Regions", "List", works, works, ""},
 	{"Status", "Leader Peers RegionLeader", works, works, ""},

@@ -1,7 +1,7 @@
 // Package apierror is the table of all errors of the API: each Kind with its HTTP status and the words that the client
 // reads. Where Nomad has words for an error, these are Nomad's, because clients match on them. No part of an error's
-// cause reaches a client. The words for the reasons for which package auth refuses a request are in denial.go. The
-// errors of a runner and of the shared store are mapped to Kinds in causes.go.
+// cause reaches a client. denial.go has the words for the refusals of package auth. causes.go maps the errors of a
+// runner and of the shared store to Kinds.
 package apierror
 
 import (

@@ -96,8 +96,8 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestEachByteOfTheHeaderCounts: a bit of it that flips is an error. The tests of package logfile flip each bit of what
-// follows.
+// TestEachByteOfTheHeaderCounts: the store refuses a header in which a bit of any byte has flipped. The tests of
+// package logfile do the same with the records after the header.
 func TestEachByteOfTheHeaderCounts(t *testing.T) {
 	dir, _, after := filled(t)
 	for i := range headerSize {

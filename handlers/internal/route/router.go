@@ -121,8 +121,8 @@ func (rt *Router) find(method, path string) *Route {
 	return nil
 }
 
-// Detail returns the record of a request for one of the escaped paths with what the route of the first that adds
-// something adds to it.
+// Detail returns the record of a request with the details that its route adds. The escaped paths are readings of the
+// same request: the first one whose route adds details counts.
 func (rt *Router) Detail(record auth.Record, method, namespace string, query url.Values, paths ...string) auth.Record {
 	for _, path := range paths {
 		if row := rt.find(method, path); row != nil && row.detail != nil {

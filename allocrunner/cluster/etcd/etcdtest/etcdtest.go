@@ -83,7 +83,7 @@ func (s sealer) Open(sealed []byte, place string) ([]byte, error) {
 	return s.AEAD.Open(nil, sealed[:n], sealed[n:], []byte(place))
 }
 
-// Path returns the program; a test that needs it is skipped where it isn't installed.
+// Path returns the program. It skips the test with -short, and where the program isn't installed.
 func Path(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {

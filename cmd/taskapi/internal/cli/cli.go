@@ -63,7 +63,7 @@ func Run(ctx context.Context, args []string, w base.Environment) int {
 	return code
 }
 
-func init() { cobra.EnableCommandSorting = false } // the help begins with what is used most
+func init() { cobra.EnableCommandSorting = false } // the help lists the daily commands first
 
 // newRoot returns the tree of commands. A command that ends or removes something is destructive. One that has tasks or
 // serves clients outlives the readers of its output.

@@ -249,7 +249,7 @@ func (l Layout) Running(ctx context.Context, like *api.Allocation) (all []Target
 func (l Layout) RunningOf(ctx context.Context, namespace, job string) (all []Target, err error) {
 	ids, err := l.IDs()
 	for _, id := range ids {
-		if state.Ended(l.State(id)) { // as most of them, whose job need not be read
+		if state.Ended(l.State(id)) { // most have, and this reads only the end of the file
 			continue
 		}
 		k := l.Known(ctx, id)
