@@ -1,6 +1,7 @@
 // Package bounded parses job files. Whatever a job file says, parsing it takes no more time and memory than the limits
 // allow. HCL's functions can't be interrupted, and some texts take a parser hours, gigabytes or all of its stack: only
-// the end of a process ends them. So Parse starts a process for each job file in HCL. The kernel holds the limits.
+// the end of a process ends them. So Parse starts a process for each job file in HCL. The kernel holds the limits. A
+// command reads a text that computes nothing by itself.
 //
 // That process is the program that imports this package, executed again. It parses in an init function, so that no
 // program has to do anything for it.

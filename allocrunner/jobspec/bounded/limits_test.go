@@ -82,6 +82,9 @@ func TestHostileTextsAreRefused(t *testing.T) {
 			t.Parallel()
 			cfg := job(c.locals, c.value)
 			cfg.Dir = dir
+			if plain(cfg) {
+				t.Error("a command reads it without limits")
+			}
 			l := limited.Limits{Seconds: 60, Memory: 256 << 20}
 			if c.want == tooMuch || c.want == time {
 				l.Seconds = 1

@@ -70,7 +70,7 @@ func (f *JobFlags) Read(path string, w base.Environment) (*LoadedJob, error) {
 		return nil, base.Usage(err)
 	}
 	l.text, l.Submission = cfg, jobspec.Submission(cfg)
-	if l.Job, err = bounded.Parse(context.Background(), cfg); errors.Is(err, jobspec.ErrInvalid) {
+	if l.Job, err = bounded.ForCommand(context.Background(), cfg); errors.Is(err, jobspec.ErrInvalid) {
 		err = base.Usage(err)
 	}
 	if err == nil { // the submission counts, not what a file says of another one
