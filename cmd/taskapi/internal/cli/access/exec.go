@@ -73,7 +73,8 @@ cut off.`,
 			if err == nil {
 				err = commandError(line.run(cmd.Context(), w, found))
 			}
-			if err != nil && !base.IsSilent(err) && dash < 0 && line.action == "" {
+			_, over := errors.AsType[*base.NotRunningError](err) // whatever word is the command
+			if err != nil && !over && !base.IsSilent(err) && dash < 0 && line.action == "" {
 				err = fmt.Errorf("%w; -- stands before COMMAND: %s", err, cmd.UseLine())
 			}
 			return err
